@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torchpipe.errors import StateError
 from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.iter._shared.bases import form_on
+from torchpipe.iter._shared.numbered import NUMBERS, Numbered, may_be_numbered
 from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -28,6 +29,19 @@ class _ShuffleIterator(SelectingIterator[T]):
         self.random = IndexStream(node.random_key(context))
         self.buffer: list[Any] = []  # of items, or of positions
         self._kept = "buffer" if self.positions is None else "places"
+        self._numbered: Numbered | None = None
+        if self.positions is None and node.enabled and may_be_numbered(source, context):
+            self._numbered = Numbered(node, self.source, node.buffer_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        numbered = self._numbered
+        if numbered is None or not (numbered.on and numbered.is_begun):
+            return super().state_dict()
+        return {
+            "random": self.random.state_dict(),
+            **numbered.state(self.buffer, self.kept_items),
+            **self.state_of_ended(),
+        }
 
     def get_state(self) -> dict[str, Any]:
         if not self.node.enabled:
@@ -38,7 +52,13 @@ class _ShuffleIterator(SelectingIterator[T]):
         self.node.check_switched(state)
         if self.node.enabled:
             self.random.load_state_dict(state["random"])
-            self.buffer = self._checked(state)
+            if NUMBERS in state and self.positions is None:
+                self._numbered = Numbered(self.node, self.source, self.node.buffer_size)
+                self._numbered.load(state)
+            else:
+                self.buffer = self._checked(state)
+                if self._numbered is not None:
+                    self._numbered.hold(self.buffer)
 
     def _checked(self, state: dict[str, Any]) -> list[Any]:
         if self._kept not in state:
@@ -59,6 +79,8 @@ class _ShuffleIterator(SelectingIterator[T]):
             yield from source
             return
         buffer, index, size = self.buffer, self.random.index, self.node.buffer_size
+        if self._numbered is not None:
+            source = self._numbered.coming(source, buffer)
         for item in source:
             buffer.append(item)
             if len(buffer) >= size:
@@ -70,6 +92,8 @@ class _ShuffleIterator(SelectingIterator[T]):
         buffer = self.buffer
         item, buffer[place] = buffer[place], buffer[-1]  # the last one fills the gap: no shifting
         buffer.pop()
+        if self._numbered is not None:
+            self._numbered.take(place)
         return item
 
     def close(self) -> None:
@@ -89,7 +113,9 @@ class Shuffler(Switchable[T]):
     other shuffles of these) the buffer holds positions, and each item is made when it is handed out: the buffer is
     one of integers, and after it ``sharding_filter`` makes each shard read only the items that it keeps.
 
-    State: up to ``buffer_size - 1`` items or positions, a key and the number of draws.
+    State: up to ``buffer_size - 1`` items or positions, a key and the number of draws. Where torchpipe's readers give the
+    items, with no function of yours before it, and a whole buffer has more than 1 MiB, the state names the items by
+    their numbers: a resume reads up to five buffers of items again.
 
     Raises: ValueError if ``buffer_size`` is below 1.
     """
