@@ -122,10 +122,22 @@ class Images:
         try:
             self._pickler.dump(item)
             return _Image(self._file.getvalue(), self._buffers)
-        except Exception:  # whoever sends it tries again, and says what is wrong
+        except AutogradTensorError:  # whoever sends it says so
             return item
+        except Exception:
+            return _image_of_code(item)
         finally:
             self._pickler.clear_memo()
+
+
+def _image_of_code(item: Any) -> Any:
+    """Of what holds classes and functions made inside a function; the item itself if nobody can send it."""
+    file = io.BytesIO()
+    try:
+        CloudPickler(file, protocol=5).dump(item)
+    except Exception:  # whoever sends it tries again, and says what is wrong
+        return item
+    return _Image(file.getvalue(), [])
 
 
 def unsendable(items: list[Any], way: str) -> tuple[int, NotSerializableError] | None:

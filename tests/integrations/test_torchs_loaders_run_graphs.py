@@ -156,3 +156,34 @@ def test_a_graph_within_a_function_has_a_seed_of_its_own_each_time() -> None:
 
     loader = DataLoader(IterableWrapper(range(4)).sharding_filter().map(shuffled), batch_size=None, num_workers=2)
     assert len({tuple(row) for row in loader}) == 4
+
+
+def test_another_graph_in_a_worker_is_whole_and_draws_anew() -> None:
+    """A table to look things up in, or samples to compare with, in a function of the graph that a loader runs."""
+    table = IterableWrapper(range(4)).sharding_filter()
+    others = IterableWrapper(range(1000)).shuffle().sharding_filter()
+
+    def look(item: int) -> Any:
+        return item, list(table), next(iter(others))
+
+    graph = IterableWrapper(range(8)).sharding_filter().map(look)
+    found = list(DataLoader(graph, batch_size=None, num_workers=2))
+    assert sorted(item for item, _, _ in found) == list(range(8))
+    assert all(whole == [0, 1, 2, 3] for _, whole, _ in found)
+    assert len({drawn_ for _, _, drawn_ in found}) > 4
+
+
+def test_after_a_look_with_torchs_loader_ours_divide_and_seed_as_ever() -> None:
+    from reading_services import MultiProcessingReadingService
+    from torchpipe import DataLoader2
+
+    graph = IterableWrapper(range(50)).shuffle().sharding_filter().random_map(lambda item, rng: (item, rng.random()))
+    list(DataLoader(graph, batch_size=None))
+    assert list(graph) != list(graph)
+    found = []
+    for seed in (1, 2):
+        with DataLoader2(graph, reading_service=MultiProcessingReadingService(2)) as loader:
+            loader.seed(seed)
+            found.append([item for item, _ in loader])
+    assert sorted(found[0]) == sorted(found[1]) == list(range(50))
+    assert found[0] != found[1]

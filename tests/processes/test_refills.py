@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader, DataLoader2
-from torchpipe.iter import IterableWrapper
+from torchpipe import DataLoader, DataLoader2, NodeIterator
+from torchpipe.iter import IterableWrapper, IterDataPipe
 
 BATCHES = [list(range(first, first + 4)) for first in range(0, 240, 4)]
 
@@ -173,3 +173,69 @@ def test_default_collate_with_an_entry_of_the_users_that_fills_one_tensor() -> N
             assert [plain(batch) for batch in loader] == BATCHES
     finally:
         del default_collate_fn_map[Ids]
+
+
+def make_local() -> Callable[[list[int]], Any]:
+    class Local:
+        content: list[int]
+
+    kept = Local()
+
+    def fill(samples: list[int]) -> Any:
+        kept.content = samples
+        return kept
+
+    return fill
+
+
+def test_an_object_of_a_class_within_a_function_that_is_filled_again() -> None:
+    fill = make_local()
+    with DataLoader(range(240), batch_size=4, num_workers=1, collate_fn=fill, prefetch_factor=20) as loader:
+        assert [batch.content for batch in loader] == BATCHES
+
+
+class OneArray(torch.utils.data.Dataset[Any]):
+    def __init__(self) -> None:
+        self.out = np.zeros(4)
+
+    def __len__(self) -> int:
+        return 240
+
+    def __getitem__(self, index: int) -> float:
+        return float(index)
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        self.out[:] = indices
+        return self.out
+
+
+def test_an_array_that_is_filled_again_under_default_collate() -> None:
+    """torch makes a tensor in the array's memory."""
+    with DataLoader(OneArray(), batch_size=4, num_workers=1, prefetch_factor=20) as loader:
+        assert [plain(batch) for batch in loader] == BATCHES
+    graph = IterableWrapper(range(240)).batch(4).sharding_filter().map(OneArray().__getitems__).collate()
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(1)) as loader2:
+        assert [plain(batch) for batch in loader2] == BATCHES
+
+
+class _OneTensorAgain(NodeIterator[torch.Tensor]):
+    def run(self) -> Iterator[torch.Tensor]:
+        out = torch.zeros(4, dtype=torch.long)
+        for batch in self.source.items():
+            yield out.copy_(batch)
+
+
+class StagedInOne(IterDataPipe[torch.Tensor]):
+    """A node of the user's that gives the same items, in one tensor."""
+
+    alters_stream = False
+    iterator = _OneTensorAgain
+
+    def __init__(self, datapipe: IterDataPipe[torch.Tensor]) -> None:
+        self.datapipe = datapipe
+
+
+def test_a_node_of_the_users_that_hands_on_the_same_values_in_one_tensor() -> None:
+    graph = StagedInOne(IterableWrapper(range(240)).batch(4).sharding_filter().collate())
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(1)) as loader:
+        assert [plain(batch) for batch in loader] == BATCHES

@@ -73,7 +73,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._plan: Plan | None = None
         self._measuring: Measuring | None = None
         self._events = EventLog()  # of this process
-        self._graphs = ShardGraphs((), None)  # of each branch, with a stand-in for what is dispatched
+        self._graphs = ShardGraphs((), None, None)  # of each branch, with a stand-in for what is dispatched
 
     _local_chunk = (1, 0.0)  # items that are made in this process at a time, and in how many seconds
 
@@ -98,7 +98,7 @@ class ShardedReadingService(ReadingServiceInterface):
             replace_nodes(cut, stands_in if branch == checked.dispatch_branch else {})
             for branch, cut in enumerate(checked.cuts)
         )
-        self._graphs = ShardGraphs(branches, self._init_fn)
+        self._graphs = ShardGraphs(branches, self._init_fn, self._reset_fn)
         return datapipe
 
     def figures(self) -> ServiceFigures:

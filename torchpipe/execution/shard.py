@@ -8,8 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from inspect import isroutine
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
+
+from torch.nn import Module
+from torch.utils.data import Dataset
 
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
@@ -19,7 +23,17 @@ from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
-from torchpipe.node.traits import DataPipe, goes_on, has_assumption, is_node, reads_shared, walk, yields_new_tensors
+from torchpipe.node.traits import (
+    DataPipe,
+    goes_on,
+    has_assumption,
+    is_node,
+    private_copy,
+    reads_shared,
+    walk,
+    with_inputs,
+    yields_new_tensors,
+)
 from torchpipe.node.users_code import runs_users_code
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
@@ -331,29 +345,54 @@ class Shard:
 
 
 class ShardGraphs:
-    """What ``init_fn`` makes of each branch: once for each shard in each process that hosts it, when it begins to."""
+    """What ``init_fn`` makes of each branch: once for each shard in each process that hosts it, when it begins to.
 
-    def __init__(self, branches: tuple[DataPipe, ...], init_fn: InitFn | None) -> None:
+    Each shard has nodes of its own, and objects that they call: what ``init_fn`` or ``reset_fn`` sets in them is that
+    shard's alone, whichever others the process hosts.
+    """
+
+    def __init__(self, branches: tuple[DataPipe, ...], init_fn: InitFn | None, reset_fn: ResetFn | None) -> None:
         self.branches = branches
         self._init_fn = init_fn
+        self._are_changed = init_fn is not None or reset_fn is not None
         self._made: dict[tuple[int, int], tuple[DataPipe, ...]] = {}
 
     def of(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
         """The branches of a shard; ``init_fn`` has global random states of its own meanwhile."""
         init_fn, key = self._init_fn, (spec.num_shards, spec.shard)
-        if init_fn is None:
+        if not self._are_changed:
             return self.branches
         if key not in self._made:
+            own = _copies(self.branches)
+            if init_fn is None:
+                self._made[key] = own
+                return own
             info = WorkerInfo(spec.num_shards, spec.shard)
             random = GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS))
             self._made[key] = random.within(
-                lambda: tuple(_expect_node(init_fn(item, info), "worker_init_fn") for item in self.branches)
+                lambda: tuple(_expect_node(init_fn(item, info), "worker_init_fn") for item in own)
             )
         return self._made[key]
 
     def forget(self, spec: ShardSpec) -> None:
         """This process hosts the shard no more: if it does again, all begins from the branches as they were given."""
         self._made.pop((spec.num_shards, spec.shard), None)
+
+
+def _copies(branches: tuple[DataPipe, ...]) -> tuple[DataPipe, ...]:
+    """Copies of the nodes, joined as these are, with copies of the objects of the user's that they call."""
+    made: dict[int, DataPipe] = {}
+
+    def copied(node: DataPipe) -> DataPipe:
+        if id(node) not in made:
+            clone: DataPipe = with_inputs(node, copied, private=not type(node).__module__.startswith("torchpipe."))
+            for name, value in list(vars(clone).items()):
+                if callable(value) and hasattr(value, "__dict__") and not isinstance(value, type | Module | Dataset):
+                    vars(clone)[name] = value if isroutine(value) else private_copy(value)
+            made[id(node)] = clone
+        return made[id(node)]
+
+    return tuple(map(copied, branches))
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:

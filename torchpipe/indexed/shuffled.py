@@ -33,7 +33,9 @@ class Switched(IterDataPipe[T]):
     enabled: bool
 
     def set_seed(self, seed: int) -> Self:
-        """Use ``seed`` instead of the pass's own, from the next pass on. For torch's loaders; it changes the node."""
+        """Let passes that ``iter()`` begins have ``seed``. For torch's loaders, which tell one for each epoch; it
+        changes the node. Loaders of torchpipe's have a seed of their own.
+        """
         self.own_seed = check_seed(seed)
         return self
 
@@ -55,7 +57,7 @@ class Switched(IterDataPipe[T]):
     def random_key(self, context: Context) -> StreamKey:
         """The key of the node's random stream in a pass."""
         key = context.stream_key(self)
-        return key if self.own_seed is None else (self.own_seed, *key[1:])
+        return key if self.own_seed is None or not context.asks_nodes else (self.own_seed, *key[1:])
 
 
 class _Ordered(Sequence[Any]):

@@ -308,6 +308,7 @@ class Context:
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     before: Division = Division.NONE  # among whom the stream is divided outside of this graph
+    asks_nodes: bool = False  # True for a pass that ``iter(node)`` begins: what torch's loaders have told nodes counts
     divided_by_torch: bool = False  # True if torch's loader has told the sharding points which part is theirs
     lends: bool = False  # True if nodes behind may take states that hold the items of buffers themselves
 
@@ -337,10 +338,11 @@ class Context:
                     shard=division.part,
                     num_shards=division.parts,
                     divided_by_torch=True,
+                    asks_nodes=True,
                     graph=graph,
                     **options,
                 )
-            seed = fresh_seed()
+            return cls(seed=fresh_seed(), asks_nodes=True, graph=graph, **options)
         return cls(seed=seed, graph=graph, **options)
 
     def inside(self, graph: GraphIndex, seed: int) -> Context:

@@ -84,7 +84,7 @@ class NodeProtocol:
     """True if the nodes that read it share one pass over it: it reads its input once, however many there are."""
 
     yields_new_tensors: bool = False
-    """True if nobody else holds the tensors in its items, so that they can be sent from where they are."""
+    """True if each item's tensors have memory of their own, which no code writes to again: they are sent from there."""
 
     def made_of(self) -> Mapping[str, Any]:
         """What its items are made of besides those of its inputs, by name: for ``cache``, which keeps them for as long

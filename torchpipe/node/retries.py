@@ -23,7 +23,7 @@ from torchpipe.node.private import with_state
 from torchpipe.node.tolerance import is_passed, text_of
 from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import RandomStates
-from torchpipe.state.copying import copy_item, holds_mutable
+from torchpipe.state.copying import copy_item, holds_mutable, used_up_in
 
 __all__ = ["Retries", "try_again"]
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("torchpipe")
 _jitter = random.SystemRandom()  # in the waiting alone: no stream depends on it
-_outside: ContextVar[tuple[type[BaseException], ...]] = ContextVar("torchpipe_retried", default=())
+_retried_by_caller: ContextVar[tuple[type[BaseException], ...]] = ContextVar("torchpipe_retried", default=())
 
 
 def try_again(
@@ -43,22 +43,23 @@ def try_again(
     note: str,
     wait_s: Callable[[int], float],
     failed: Callable[[], None] = lambda: None,
-    in_midst: bool = False,
+    only_here: bool = False,
 ) -> T:
     """``do(1)``, or ``do(2)`` ... up to ``attempts``: the first that does not raise what ``is_retried``.
 
     Between two it calls ``failed`` and waits ``wait_s(number)``. ``what`` failed is told in a warning; the last error
-    is raised with ``note``, in which ``{}`` is the number of attempts. ``in_midst``: True for a step that nobody
-    outside can try again, since that would begin with what came before it.
+    is raised with ``note``, in which ``{}`` is the number of attempts. ``only_here``: True for a step that nobody
+    outside can repeat alone.
     """
     for number in itertools.count(1):
         try:
             return do(number)
         except Exception as error:
-            if not is_retried(error) or (not in_midst and isinstance(error, _outside.get())):
+            if not is_retried(error) or (not only_here and isinstance(error, _retried_by_caller.get())):
                 raise
             if number >= attempts:
-                add_note(error, note.format(number))
+                if attempts > 1:
+                    add_note(error, note.format(number))
                 raise
             wait = wait_s(number)
             _log.warning(
@@ -74,7 +75,8 @@ def try_again(
 class Retries:
     """Call again what raised one of ``errors``, at most ``attempts`` times in all, and wait longer each time.
 
-    Each attempt is called with the same argument: with a copy, if that can be changed in place.
+    The first attempt is called with the argument itself; if that can be changed in place, each further one with a copy
+    of what it was. What cannot be copied, and may be used up (an open file, an iterator), is given once.
     """
 
     attempts: int
@@ -83,7 +85,7 @@ class Retries:
     max_backoff_s: float
 
     def around(self, fn: Callable[..., Any], *, in_threads: bool = False) -> Callable[..., Any]:
-        """``fn``, called again. Each call draws what the first would have drawn: from the global random states, from
+        """``fn``, called again. Each attempt draws the same numbers as the first: from the global random states, from
         numpy's generators among its arguments, and from its own state if it has one. ``in_threads`` there is no
         drawing from global states.
         """
@@ -95,15 +97,29 @@ class Retries:
         def call(*args: Any) -> Any:
             drawn = None if in_threads else RandomStates.now()
             generators = [(item, item.bit_generator.state) for item in args if isinstance(item, np.random.Generator)]
-            mutable = self.attempts > 1 and holds_mutable(args)
+            again = _copied(args) if self.attempts > 1 and holds_mutable(args) else args
+            used_up = None if again is args else used_up_in(args, again)
             own = [copy_item(held.state_dict()) for held in stateful]
 
             def attempt(number: int) -> Any:
-                outside = _outside.set((*_outside.get(), *self.errors))
+                outside = _retried_by_caller.set((*_retried_by_caller.get(), *self.errors))
                 try:
-                    return fn(*(_copied(args) if mutable and number < self.attempts else args))
+                    if number == 1:
+                        return fn(*args)
+                    return fn(*(again if number == self.attempts else _copied(again)))
                 finally:
-                    _outside.reset(outside)
+                    _retried_by_caller.reset(outside)
+
+            def is_retried(error: BaseException) -> bool:
+                if not isinstance(error, self.errors) or is_passed(error):
+                    return False
+                if used_up is not None:
+                    add_note(
+                        error,
+                        f"torchpipe: {name} is not tried again: it was given a {type(used_up).__name__}, which it may "
+                        "have read from already. Let one function open and read it, and retry() tries both again",
+                    )
+                return used_up is None
 
             def put_back() -> None:
                 if drawn is not None:
@@ -116,7 +132,7 @@ class Retries:
             return try_again(
                 attempt,
                 self.attempts,
-                lambda error: isinstance(error, self.errors) and not is_passed(error),
+                is_retried,
                 what=name,
                 note=f"torchpipe: {name} failed {{}} times for this item",
                 wait_s=self._wait_s,
@@ -130,5 +146,5 @@ class Retries:
         return min(self.max_backoff_s, self.backoff_s * 2.0 ** (number - 1)) * _jitter.uniform(0.5, 1.0)
 
 
-def _copied(args: tuple[Any, ...]) -> list[Any]:
-    return [item if isinstance(item, np.random.Generator) else copy_item(item) for item in args]
+def _copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([item if isinstance(item, np.random.Generator) else copy_item(item) for item in args])

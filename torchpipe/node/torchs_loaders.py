@@ -15,15 +15,14 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.node.traits import DataPipe, divides
+from torchpipe.node.traits import DataPipe, divides, is_node, walk
 from torchpipe.randomness.seeds import derive_seed
 
-__all__ = ["Told", "by_torch", "common_seed"]
+__all__ = ["TorchDivision", "by_torch", "common_seed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class TorchDivision:
     """The seed of all parts of a stream, their number, and which one a pass is."""
 
     seed: int
@@ -36,18 +35,23 @@ def common_seed(info: Any) -> int:
     return int(info.seed - info.id)
 
 
-def by_torch(nodes: Sequence[DataPipe]) -> Told | None:
+def by_torch(nodes: Sequence[DataPipe]) -> TorchDivision | None:
     """What a loader of torch's has told these ``nodes``, a graph; None if it has told nothing, or nothing divides it.
 
-    A sharding point of the user's may not keep a seed. In workers whose dataset is a graph, the seed is then made of
+    A sharding point of the user's need not keep a seed. In workers whose dataset is a graph, the seed is then made of
     those that other nodes have kept, or is that of the workers, which persistent ones have for all epochs.
     """
     points = [node for node in nodes if divides(node)]
     if not points:
         return None
     info = get_worker_info()
-    runs_graph = info is not None and isinstance(info.dataset, TorchIterDataPipe)
+    run: Any = None if info is None else info.dataset
+    runs_graph = is_node(run) and any(item is nodes[-1] for item in walk(run))
     seed = next(_kept_seeds(points), None)
+    if seed is not None and info is None:  # in process a loader tells one before each epoch; another iter() is no part
+        for node in points:
+            if hasattr(node, "own_seed"):
+                vars(node)["own_seed"] = None
     if seed is None and runs_graph:
         others = tuple(_kept_seeds(nodes))
         seed = derive_seed(*others) if others else common_seed(info)
@@ -56,7 +60,7 @@ def by_torch(nodes: Sequence[DataPipe]) -> Told | None:
     shares = (node.applied() for node in points if hasattr(node, "applied"))
     of_worker = (info.num_workers, info.id) if info is not None and runs_graph else (1, 0)
     parts, part = next((share for share in shares if share is not None), of_worker)
-    return Told(seed=seed, parts=parts, part=part)
+    return TorchDivision(seed=seed, parts=parts, part=part)
 
 
 def _kept_seeds(nodes: Sequence[DataPipe]) -> Any:

@@ -246,8 +246,8 @@ def goes_on(node: Any) -> bool:
 
 
 def yields_new_tensors(node: DataPipe) -> bool:
-    """True if nobody else holds the tensors in its items, whatever only hands them on."""
-    while isinstance(node, NodeProtocol) and not traits_of(node).alters_stream and len(inputs_of(node)) == 1:
+    """True if each item's tensors have memory of their own, also behind nodes that hand on the same objects."""
+    while traits_of(node).alters_stream is False and type(node).__module__.startswith("torchpipe."):
         (node,) = inputs_of(node)
     return isinstance(node, NodeProtocol) and node.yields_new_tensors is True
 

@@ -18,7 +18,7 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.state.pickling import is_made_otherwise, reduce_error
 from torchpipe.state.tensors import copy_tensor
 
-__all__ = ["copy_item", "copy_items", "holds_mutable", "separated"]
+__all__ = ["copy_item", "copy_items", "holds_mutable", "separated", "used_up_in"]
 
 _IMMUTABLE = frozenset(
     {type(None), bool, int, float, complex, str, bytes, range, type(...), pathlib.PosixPath, pathlib.PurePosixPath}
@@ -99,6 +99,18 @@ def _is_fixed(array: Any) -> bool:
             return False
         array = array.base
     return isinstance(array, bytes | mmap.mmap) or type(array).__module__ == "pyarrow.lib"
+
+
+def used_up_in(item: Any, copied: Any) -> object | None:
+    """What an attempt to use ``item`` may use up, and ``copied``, its :func:`copy_item`, shares: an open file or an
+    iterator in it; None if there is none.
+    """
+    if type(item) in (tuple, list):
+        return next(filter(None.__ne__, map(used_up_in, item, copied)), None)
+    if type(item) is dict:
+        return next(filter(None.__ne__, map(used_up_in, item.values(), copied.values())), None)
+    used = callable(getattr(item, "read", None)) or hasattr(type(item), "__next__")
+    return item if copied is item and used else None
 
 
 def holds_mutable(items: Iterable[Any]) -> bool:

@@ -37,10 +37,11 @@ def test_len_after_apply_sharding_is_that_of_the_part(length: int, parts: int) -
         assert len(node) == len(list(node)) == len(range(length)[part::parts])
 
 
-def test_a_part_that_was_applied_overrides_the_pass() -> None:
+def test_a_part_that_was_applied_is_that_of_iter_and_of_no_loader_of_ours() -> None:
     node: Any = IterableWrapper(range(10)).sharding_filter()
     apply_sharding(node.map(str), 5, 2, SHARDING_PRIORITIES.DEFAULT)
-    assert list(iterate(node, shard=0, num_shards=2)) == [2, 7]
+    assert list(node) == [2, 7]
+    assert list(iterate(node, shard=0, num_shards=2)) == [0, 2, 4, 6, 8]
 
 
 def test_groups_are_nested_as_torch_nests_them() -> None:

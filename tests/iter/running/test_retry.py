@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,58 @@ class Letters:
 
 def test_a_class_whose_objects_have_state_is_a_function_without() -> None:
     assert list(IterableWrapper(["ab", "c"]).flatmap(Letters).retry(2)) == ["a", "b", "c"]
+
+
+def test_an_item_that_a_function_marks_and_passes_on_keeps_its_mark() -> None:
+    for fails, attempts in ((0, 3), (1, 2), (1, 3)):
+        left = [fails]
+
+        def mark(item: dict[str, int], left: list[int] = left) -> bool:
+            item["ok"] = 1
+            if left[0]:
+                left[0] -= 1
+                raise OSError("not yet")
+            return True
+
+        items: list[dict[str, int]] = [{}, {}]
+        assert list(IterableWrapper(items).filter(mark).retry(attempts, **QUICK)) == [{"ok": 1}, {"ok": 1}]
+
+
+def test_what_an_attempt_uses_up_is_given_once(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.txt"
+    path.write_text("0.5\n0.5\n0.5\n")
+    left = [1]
+
+    def total(pair: Any) -> float:
+        lines = pair[1].read().split()
+        if left[0]:
+            left[0] -= 1
+            raise OSError("hiccup")
+        return sum(map(float, lines))
+
+    def opened(path: str) -> float:
+        with Path(path).open() as file:
+            return total((path, file))
+
+    with pytest.raises(OSError, match="hiccup") as caught:
+        list(IterableWrapper([str(path)]).open_files().map(total).retry(3, **QUICK))
+    assert "Let one function open and read it" in caught.value.__notes__[0]
+    left[0] = 1
+    assert list(IterableWrapper([str(path)]).map(opened).retry(3, **QUICK)) == [1.5]  # the advice
+
+    def taken(numbers: Iterator[int]) -> int:
+        if next(numbers) < 5:
+            raise OSError("too small")
+        return 1
+
+    with pytest.raises(OSError, match="too small"):
+        list(IterableWrapper([1]).map(lambda _: iter([3, 7])).map(taken).retry(3))
+
+
+def test_the_opening_of_a_readers_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("a\nb\n")
+    node = IterableWrapper([str(path), str(tmp_path / "none")]).read_lines().retry(2, **QUICK)
+    with pytest.raises(FileNotFoundError) as caught:
+        list(node)
+    assert any("opening a file with TextLineReader failed 2 times" in note for note in caught.value.__notes__)

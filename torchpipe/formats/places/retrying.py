@@ -53,7 +53,7 @@ def _is_other_file(error: BaseException) -> bool:
 
 
 def attempt(
-    do: Callable[[], T], what: str, retries: int, failed: Callable[[], None] = lambda: None, *, in_midst: bool = False
+    do: Callable[[], T], what: str, retries: int, failed: Callable[[], None] = lambda: None, *, only_here: bool = False
 ) -> T:
     """``do()``, tried again up to ``retries`` times after transient errors; ``failed`` is called before each time."""
     return try_again(
@@ -64,7 +64,7 @@ def attempt(
         note=f"{what} failed {{}} times in a row",
         wait_s=lambda number: min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (number - 1)),
         failed=failed,
-        in_midst=in_midst,
+        only_here=only_here,
     )
 
 
@@ -173,7 +173,7 @@ class ReopenedFile(io.RawIOBase):
                 raise ConnectionResetError(f"{self.name} ended at byte {self._place} of {self._size}")
             return data
 
-        data = attempt(read, f"reading {self.name} at byte {self._place}", self._retries, self._drop, in_midst=True)
+        data = attempt(read, f"reading {self.name} at byte {self._place}", self._retries, self._drop, only_here=True)
         buffer[: len(data)] = data
         self._place += len(data)
         return len(data)

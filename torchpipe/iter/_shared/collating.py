@@ -37,7 +37,12 @@ def default_collate_in(memory: Memory | None) -> Callable[[Any], Any]:
         table[torch.Tensor] = _stack if memory is None else partial(_stack_in, memory)
     if all(issubclass(kind, _NO_DICTS) for key in table for kind in (key if isinstance(key, tuple) else (key,))):
         table[dict] = table[Mapping] = _mappings
-    return partial(collate, collate_fn_map=table)
+    return partial(_collate, collate_fn_map=table)
+
+
+def _collate(batch: Any, *, collate_fn_map: dict[Any, Any]) -> Any:
+    """torch's ``collate``, which of an array of numbers makes a tensor in the array's memory: here, of a copy."""
+    return collate(batch.copy() if isinstance(batch, np.ndarray) else batch, collate_fn_map=collate_fn_map)
 
 
 def makes_new_tensors(collate_fn: Any) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torchpipe.formats.pieces.plan import Piece, check_unchanged
@@ -249,6 +249,7 @@ class _FileIterator(_RecordsIterator[T]):
 
     def __init__(self, node: FileReader[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
+        self._records = self.with_retries(_named(node.records, f"opening a file with {node_name(node)}"))
         self.position = 0  # records up to the last one yielded, those passed over included; kept when striding
         self._striding: tuple[int, int] | None = None
         self._passing = False  # over records of other shards
@@ -269,7 +270,7 @@ class _FileIterator(_RecordsIterator[T]):
     def expand(self, item: Any) -> Records[T]:
         self._item, self._failed = item, None
         try:
-            self._opened = self.node.records(item)
+            self._opened = self._records(item)
         except Exception as error:
             error.add_note(f"{node_name(self.node)}: while opening {item!r:.300}")
             raise
@@ -319,3 +320,13 @@ class _FileIterator(_RecordsIterator[T]):
         finally:
             if self._opened is not None:
                 self._opened.close()
+
+
+def _named(fn: Callable[[Any], T], name: str) -> Callable[[Any], T]:
+    """``fn`` by a name that says what it does, for messages."""
+
+    def call(item: Any) -> T:
+        return fn(item)
+
+    call.__qualname__ = name
+    return call

@@ -90,7 +90,7 @@ class ShardingFilter(IterDataPipe[T]):
         return full + (part < rest)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        parts, part = self.applied() or context.share(division(self))
+        parts, part = (self.applied() if context.asks_nodes else None) or context.share(division(self))
         return _ShardIterator(self, context, parts, part)
 
 

@@ -24,12 +24,13 @@ class Retrier(OnePerItem[T_co]):
     Meant for what comes and goes: networks, file systems. It concerns the functions that you gave to nodes, items that
     are read by index, and the opening of files; up to another ``retry``. Between two attempts it waits ``backoff_s``
     seconds, twice as long each time, at most ``max_backoff_s``, less up to a half at random; a warning of the logger
-    ``torchpipe`` tells. The last error is raised as it is, with a note. Readers of remote files, which try again by
-    themselves (``retries=``), leave the opening of a file to it: ``attempts`` are all that there are.
+    ``torchpipe`` tells. The last error is raised as it is, with a note. Under it the ``retries=`` of a
+    reader do not count for opening a file: ``attempts`` do.
 
     Items stay the same: every attempt draws the random numbers that the first one would have drawn, for which the
-    global random states are taken down before each call (0.1 ms), and is called with a copy of its argument, if that
-    can be changed in place.
+    global random states are taken down before each call (0.1 ms), and further attempts are called with a copy of what
+    the argument was, if that can be changed in place. A function that is given an open file or an iterator is called
+    once, since it may have read from it: let one function open and read.
 
     State: that of its input. A state loads with and without this node.
 
