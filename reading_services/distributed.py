@@ -108,6 +108,10 @@ class DistributedReadingService(RankedReadingService):
     def world_size(self) -> int:
         return 1 if self._among is None else self._among.count
 
+    @property
+    def agrees(self) -> bool:
+        return True
+
     def settle_seed(self, drawn: int) -> int:
         return drawn if self._among is None else self._among.shared_seed(drawn)
 

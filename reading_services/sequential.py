@@ -87,6 +87,10 @@ class SequentialReadingService(ReadingServiceInterface):
         return any(service.names_ranks for service in (*self._preparing, self._executing))
 
     @property
+    def agrees(self) -> bool:
+        return self._ranked.agrees
+
+    @property
     def rank(self) -> int:
         return self._ranked.rank
 

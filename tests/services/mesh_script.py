@@ -1,5 +1,7 @@
 """What one process does in ``test_meshes``: ``python -m tests.services.mesh_script FOLDER RANK DP TP SCENARIO...``.
 
+A scenario is the name of a function here, and, behind colons, its arguments.
+
 A mesh of dp x tp processes over gloo. Every process has other random states: what peers have in common, they have by
 their place in the mesh.
 """
@@ -16,10 +18,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import Dataset
 
-from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
+from reading_services import (
+    DistributedReadingService,
+    MultiProcessingReadingService,
+    OrdinalReadingService,
+    SequentialReadingService,
+)
 from torchpipe import DataLoader, DataLoader2
+from torchpipe.integrations.dcp import SavedLoader
 from torchpipe.iter import IterableWrapper
 
 SAMPLES = 48
@@ -110,6 +123,84 @@ def refused(mesh: Any) -> Any:
     return [found, made_again.sampler is sampler]
 
 
+def kept(mesh: Any) -> Any:
+    """A shard's key is missing on one data rank, and keys are of different steps: what each is told."""
+    data: SavedLoader[Any] = SavedLoader(_loader_of("graph", mesh))
+    stream, saved = iter(data), []
+    for _ in range(2):
+        next(stream)
+        saved.append(data.state_dict())
+    second = mesh.get_local_rank("dp") == 1
+    missing = {name: value for name, value in saved[0].items() if not second or name != f"shard 1 of {SHARDS}"}
+    errors = [_error_of(lambda: data.load_state_dict(missing)), _error_of(lambda: data.load_state_dict(saved[second]))]
+    data.load_state_dict(saved[0])
+    first = _lists(data)
+    data.shutdown()
+    return [[*saved[0]], errors, first]
+
+
+SHARDS = 12
+
+
+def _loader_of(kind: str, mesh: Any) -> Any:
+    """Each gives 24 batches of 2 in an epoch, whatever the number of ranks."""
+    if kind == "batches":
+        return DataLoader(Numbers(), 2, True, num_workers=1, distributed=mesh["dp"])
+    if kind == "ordinal":
+        ranks: Any = OrdinalReadingService(7, mesh.get_local_rank("dp"), mesh["dp"].size(), total_shards=SHARDS)
+    else:
+        ranks = DistributedReadingService(mesh["dp"], total_shards=SHARDS)
+    workers = MultiProcessingReadingService(1, "fork", device="cpu" if kind == "device" else None)
+    return DataLoader2(graph(), reading_service=SequentialReadingService(ranks, workers))
+
+
+def _norm(model: Any) -> float:
+    return float(sum(value.full_tensor().square().sum() for value in model.parameters()))
+
+
+def train(mesh: Any, kind: str, use: str, steps: str) -> Any:
+    """FSDP2 and tensor parallelism, from the newest checkpoint on: steps, a checkpoint, and a step that is lost;
+    or, for 0 steps, the rest of the epoch."""
+    place = Path(os.environ["MESH_FOLDER"]) / kind
+    written = sorted(place.glob("*/.metadata"), key=lambda path: path.stat().st_mtime_ns)
+    torch.manual_seed(0)  # tensor parallelism begins from equal weights
+    model: Any = nn.Sequential(nn.Linear(2, 48), nn.ReLU(), nn.Linear(48, 24))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    torch.manual_seed(os.getpid())
+    data: SavedLoader[Any] = SavedLoader(_loader_of(kind, mesh))
+    result: dict[str, Any] = {"batches": [], "norms": []}
+    if written:
+        weights, moments = get_state_dict(model, optimizer)
+        saved = {"model": weights, "optimizer": moments, "data": data}
+        dcp.load(saved, checkpoint_id=written[-1].parent)
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        result["norms"].append(_norm(model))
+        result["epoch"] = data.epoch
+    pending: Any = None
+    for batch in data:
+        (model(batch).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if pending is not None:
+            pending.result()
+        if steps != "0" and len(result["batches"]) == int(steps):
+            break  # after the checkpoint: lost
+        result["batches"].append(batch.tolist())
+        if len(result["batches"]) == int(steps):
+            weights, moments = get_state_dict(model, optimizer)
+            saved = {"model": weights, "optimizer": moments, "data": data}
+            target = place / f"{len(written)}"
+            result["norms"].append(_norm(model))
+            if use == "save":
+                dcp.save(saved, checkpoint_id=target)
+            else:
+                pending = dcp.async_save(saved, checkpoint_id=target, process_group=dist.new_group(backend="gloo"))
+    data.shutdown()
+    return result
+
+
 def main(folder: Path, rank: int, dp: int, tp: int, scenarios: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -122,7 +213,9 @@ def main(folder: Path, rank: int, dp: int, tp: int, scenarios: list[str]) -> Non
     mesh = dist.init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
     for name in scenarios:
         torch.manual_seed(os.getpid())
-        (folder / f"{name}.{dp}x{tp}.{rank}.json").write_text(json.dumps(globals()[name](mesh)))
+        function, *arguments = name.split(":")
+        result = globals()[function](mesh, *arguments)
+        (folder / f"{name}.{dp}x{tp}.{rank}.json").write_text(json.dumps(result))
     dist.destroy_process_group()
 
 

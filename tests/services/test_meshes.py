@@ -33,7 +33,7 @@ def play(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Play:
             ["-m", "tests.services.mesh_script", str(folder), str(rank), str(dp), str(tp), *scenarios]
             for rank in range(dp * tp)
         ]
-        ended = warm.run_together(commands, cwd=ROOT, env=os.environ)
+        ended = warm.run_together(commands, cwd=ROOT, env=os.environ | {"MESH_FOLDER": str(folder)})
         assert all(one.returncode == 0 for one in ended), "\n".join((one.stdout + one.stderr)[-3000:] for one in ended)
         return {
             name: [json.loads((folder / f"{name}.{dp}x{tp}.{rank}.json").read_text()) for rank in range(dp * tp)]
@@ -45,7 +45,7 @@ def play(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Play:
 
 @pytest.fixture(scope="module")
 def square(play: Play) -> dict[str, list[Any]]:
-    return play(2, 2, "batches", "graphs", "foretold", "refused")
+    return play(2, 2, "batches", "graphs", "foretold", "refused", "kept")
 
 
 @pytest.mark.parametrize("name", ["batches", "graphs"])
@@ -87,3 +87,44 @@ def test_what_names_no_ranks_is_refused(square: dict[str, list[Any]]) -> None:
         for error in errors["others"]:
             assert (f"rank {rank} is not in" in error) == (rank > 0)
         assert "divides among 2 ranks, and distributed= names other ones" in errors["sampler"][0]
+
+
+def test_all_ranks_are_told_what_one_cannot_load(square: dict[str, list[Any]]) -> None:
+    shards = mesh_script.SHARDS
+    for rank, (names, (missing, mixed), rest) in enumerate(square["kept"]):
+        assert names == [f"shard {shard} of {shards}" for shard in range(rank // 2, shards, 2)]
+        assert f"rank 1 of 2 needs the state of shard 1 of {shards}, and the checkpoint has" in missing
+        assert missing.startswith("StateMismatchError" if rank // 2 else "RankError: not all ranks can load")
+        assert "the step of ranks differs (1, 2)" in mixed
+        assert len(rest) == mesh_script.SAMPLES // 4 - 1
+
+
+def _trained(play: Play, folder: Path, kind: str, runs: list[tuple[int, int, str, int]]) -> None:
+    """Trains on meshes one after the other, each from the other's checkpoint: (data ranks, peers, how to save, steps).
+
+    Peers are equal, each sample comes once, weights are loaded as they were saved.
+    """
+    seen: list[int] = []
+    saved: list[float] = []
+    for dp, tp, use, steps in runs:
+        ((_, ranks),) = play(dp, tp, f"train:{kind}:{use}:{steps}", folder=folder).items()
+        for rank, found in enumerate(ranks):
+            assert found["batches"] == ranks[rank - rank % tp]["batches"], f"rank {rank} and its peers"
+            assert len(found["batches"]) == steps or not steps
+            assert found["norms"][: len(saved)] == pytest.approx(saved)
+            assert found.get("epoch", 0) == 0
+        seen += [int(sample[0]) for found in ranks[::tp] for batch in found["batches"] for sample in batch]
+        saved = ranks[0]["norms"][-1:]
+    assert sorted(seen) == [*range(mesh_script.SAMPLES)]
+
+
+@pytest.mark.parametrize("kind", ["graph", pytest.param("batches", marks=pytest.mark.nightly)])
+def test_fsdp_and_tensor_parallelism_go_on_with_fewer_data_ranks(play: Play, tmp_path: Path, kind: str) -> None:
+    _trained(play, tmp_path, kind, [(2, 2, "save", 3), (1, 2, "save", 0)])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["graph", "device", "ordinal", "batches"])
+@pytest.mark.parametrize("use", ["save", "async_save"])
+def test_four_three_two_data_ranks(play: Play, tmp_path: Path, kind: str, use: str) -> None:
+    _trained(play, tmp_path, kind, [(4, 2, use, 2), (3, 2, use, 2), (2, 2, use, 0)])

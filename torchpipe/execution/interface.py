@@ -76,6 +76,11 @@ class ReadingServiceInterface(ABC):
         return False
 
     @property
+    def agrees(self) -> bool:
+        """True if ranks tell each other how far they are, and end together: :meth:`gather` asks them."""
+        return False
+
+    @property
     def rank(self) -> int:
         """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""
         return 0

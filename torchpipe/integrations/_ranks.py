@@ -1,4 +1,9 @@
-"""One state for all ranks: trainers save that of rank 0 and hand it to every rank. Runs in the user's process."""
+"""States of ranks in trainers' checkpoints. Runs in the user's process.
+
+Trainers that save rank 0's state and hand it to every rank need one for all (:func:`shared`). A checkpoint that all
+ranks write together has keys (:func:`keys_of`): what is the same on all ranks has one, else each rank, or each shard,
+has its own, which that rank alone saves.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,13 @@ from typing import Any
 import torch.distributed as dist
 
 from torchpipe.data.order.samplers import parts_of, place_of
-from torchpipe.errors import StateMismatchError
+from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.loader.dataloader2 import DataLoader2
-from torchpipe.state.ranks import merge
+from torchpipe.node.iterator import is_stateful
+from torchpipe.state import decode, encode, merge
+from torchpipe.state.shards import HostedShards, shard_states
 
-__all__ = ["own_part", "own_state", "shared", "warn_undivided"]
+__all__ = ["keys_of", "own_part", "own_state", "shared", "state_of_keys", "warn_undivided"]
 
 _RANKS = "ranks"
 
@@ -22,7 +29,7 @@ def warn_undivided(loader: Any) -> None:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return
     if isinstance(loader, DataLoader2):
-        divided = loader.reading_service.world_size > 1
+        divided = loader.reading_service.names_ranks
     else:
         chain = [loader.dataset, *parts_of(loader.sampler), *parts_of(loader.batch_sampler)]
         divided = place_of(chain)[0] > 1 or any(hasattr(part, "rank") for part in chain)
@@ -69,3 +76,63 @@ def own_part(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
         )
     own: dict[str, Any] = states[service.rank]
     return own
+
+
+def _key(loader: Any) -> str:
+    """The name of this rank's state, where shards have none of their own. What is equal on all ranks has one name."""
+    if isinstance(loader, DataLoader2):
+        rank, ranks = loader.reading_service.rank, loader.reading_service.world_size
+    elif (loader._is_iterable or is_stateful(loader.dataset)) and dist.is_available() and dist.is_initialized():
+        rank, ranks = dist.get_rank(), dist.get_world_size()  # what workers and datasets hold is a rank's own
+    else:
+        rank, ranks = 0, 1
+    return "state" if ranks == 1 else f"rank {rank} of {ranks}"
+
+
+def keys_of(loader: Any, state: dict[str, Any], step: int) -> dict[str, bytes]:
+    """``state``, which this rank's ``loader`` has, in parts: what this rank has to save. Asks no other rank.
+
+    ``step``: how many batches this rank has had since the run began, through all resumes.
+    """
+    if isinstance(loader, DataLoader2) and loader.reading_service.total_shards is not None:
+        return shard_states(state, step)
+    return {_key(loader): encode(state)}
+
+
+def state_of_keys(loader: Any, kept: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """This rank's state, of parts that ranks have saved, and the step of it. All ranks call it, or none.
+
+    Raises: StateMismatchError for parts that are missing or of two saves, StateError for damage, RankError where that
+    has happened on another rank.
+    """
+    service = loader.reading_service if isinstance(loader, DataLoader2) else None
+    if service is not None and service.total_shards is not None:
+        return _of_shards(service, kept)
+    key = _key(loader)
+    if key not in kept:
+        raise StateMismatchError(
+            f"this loader needs {key!r} of the checkpoint, which has {', '.join(map(repr, [*kept][:8])) or 'nothing'}: "
+            "load on as many ranks as saved it, and with the same kind of loader. What any number of ranks can load is "
+            "saved with total_shards=..., or by DataLoader(distributed=...)"
+        )
+    return decode(bytes(kept[key]), allow_pickle=False), 0
+
+
+def _of_shards(service: Any, kept: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    rank, ranks = service.rank, service.world_size
+    failure: Exception | None = None
+    hosted: HostedShards | None = None
+    mine: Any = None
+    try:
+        hosted = HostedShards.read(kept, rank, ranks, service.total_shards)
+        mine = hosted.told()
+    except Exception as error:
+        failure, mine = error, f"{type(error).__name__}: {error}"
+    told: list[Any] = service.gather(mine) if service.agrees else [mine]
+    if failure is not None:
+        raise failure
+    failed = [f"rank {other}: {text}" for other, text in enumerate(told) if isinstance(text, str)]
+    if failed:
+        raise RankError("not all ranks can load the checkpoint, and all end:\n  " + "\n  ".join(failed))
+    assert hosted is not None
+    return hosted.state(told, service.agreed_position), hosted.step

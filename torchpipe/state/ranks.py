@@ -19,7 +19,7 @@ from torchpipe.state.cursor import Cursor
 from torchpipe.state.flat import FlatState, damaged, shown
 from torchpipe.state.rotation import Rotation
 
-__all__ = ["deal", "merge"]
+__all__ = ["deal", "delivered_position", "joined_position", "merge", "with_rotations"]
 
 _SAME = ("fingerprint", "seed", "epoch", "num_shards", "world_size")
 _BESIDE = {"shapes"}  # what a device stage has noted of the first batch
@@ -60,7 +60,7 @@ def merge(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             "saved it, or begin a run with total_shards=..., which divides among all shards alike"
         )
     shards = parts[0].numbers["num_shards"]
-    position = _joined([part.position for part in parts], shards)
+    position = joined_position([part.position for part in parts], shards)
     delivered = sum(part.numbers["delivered"] - _repeated(part.position) for part in parts)
     if position is not None and Rotation.is_one(position):
         delivered = sum(position["counts"])
@@ -92,14 +92,14 @@ def _check_together(states: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _joined(positions: list[Position | None], shards: int) -> Position | None:
+def joined_position(positions: list[Position | None], shards: int) -> Position | None:
     """The position of all ranks; None if none of them has begun."""
     if all(position is None for position in positions):
         return None
     found: list[list[Rotation] | None] = []
     for rank, position in enumerate(positions):
         try:
-            found.append(None if position is None else _rotations(_delivered(position), shards))
+            found.append(None if position is None else _rotations(delivered_position(position), shards))
         except StateError as error:
             error.add_note(f"torchpipe: in the state of rank {rank}")
             raise
@@ -110,10 +110,10 @@ def _joined(positions: list[Position | None], shards: int) -> Position | None:
     if any(len(part) != merges for part in parts):
         raise damaged("its ranks have different numbers of branches")
     joined = iter([Rotation.joined(branch) for branch in zip(*parts)])
-    return _changed(_delivered(template), lambda _: next(joined))
+    return with_rotations(delivered_position(template), lambda _: next(joined))
 
 
-def _delivered(position: Position) -> Position:
+def delivered_position(position: Position) -> Position:
     """The position of the items delivered, of a rank that may have repeated one since."""
     if "agreement" not in position:
         return position
@@ -144,7 +144,7 @@ def deal(position: Position, shards: int, ranks: int) -> tuple[list[Position], l
     parts = []
     for rank in range(ranks):
         branches = iter([branch[rank] for branch in dealt])
-        parts.append(_changed(position, lambda _, branches=branches: next(branches)))  # type: ignore[misc]
+        parts.append(with_rotations(position, lambda _, branches=branches: next(branches)))  # type: ignore[misc]
     return parts, [sum(counts[rank::ranks]) for rank in range(ranks)]
 
 
@@ -155,13 +155,13 @@ def _rotations(position: Position, shards: int) -> list[Rotation]:
         found.append(Rotation.from_state(state, shards))
         return found[-1]
 
-    _changed(position, note)
+    with_rotations(position, note)
     if not found:
         raise damaged("its position has no shards")
     return found
 
 
-def _changed(position: Position, change: Callable[[Position], Rotation], depth: int = 0) -> Position:
+def with_rotations(position: Position, change: Callable[[Position], Rotation], depth: int = 0) -> Position:
     """``position`` with other merges of shards in it, and no cursor over them."""
     if depth > _MOST_LEVELS:
         raise damaged("its position is nested too deep")
@@ -178,7 +178,7 @@ def _changed(position: Position, change: Callable[[Position], Rotation], depth: 
         inner = decode(cursor.snapshot, keep_opaque=True)
         if type(inner) is not dict:
             raise damaged("a snapshot in it is no position")
-        return _changed(inner, change, depth + 1) | beside
+        return with_rotations(inner, change, depth + 1) | beside
     inputs = position.get("inputs")
     own = position.keys() - {"inputs", *_BESIDE}
     if own or type(inputs) is not list or not all(type(item) is dict for item in inputs):
@@ -187,4 +187,4 @@ def _changed(position: Position, change: Callable[[Position], Rotation], depth: 
             "holds or counts what the shards of one rank have given, and that cannot be dealt to others. Move it "
             "before to_device(), where it runs within a shard, or keep the number of ranks, and each rank's own state"
         )
-    return {"inputs": [_changed(item, change, depth + 1) for item in inputs], **beside}
+    return {"inputs": [with_rotations(item, change, depth + 1) for item in inputs], **beside}
