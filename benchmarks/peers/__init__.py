@@ -46,6 +46,8 @@ PEERS = {
     "shards": Peer("shards", "torchpipe"),
     "shards_in_process": Peer("shards_in_process", "torchpipe, in process"),
     "webdataset_in_process": Peer("webdataset_in_process", "webdataset, in process"),
+    "one_shard_pieces": Peer("one_shard_pieces", "torchpipe, shard_pieces()"),
+    "one_shard_whole": Peer("one_shard_whole", "torchpipe, shuffle().sharding_filter()"),
     "ray": Peer("ray_", "torchpipe RayReadingService"),
     "ray_data": Peer("ray_data", "Ray Data, iter_torch_batches"),
     "generator": Peer("plain", "plain generator"),

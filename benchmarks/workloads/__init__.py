@@ -41,6 +41,7 @@ WORKLOADS = {
     "p21": "p21_ray_dict_batches",
     "p22": "p22_ray_images",
     "p23": "p23_ray_jpeg",
+    "p24": "p24_one_shard",
 }
 
 # Measured by scaling.py, at several sizes.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from torchpipe import IterDataPipe
-from torchpipe.iter import PathList
+from torchpipe.iter import WebDatasetReader
 
 __all__ = ["BATCH_SIZE", "Batch", "digits_graph"]
 
@@ -22,13 +22,11 @@ Sample = tuple[int, int, np.ndarray]
 def digits_graph(folder: Path) -> IterDataPipe[Batch]:
     """Batches with ``identity`` int64 [50], ``label`` int64 [50] and ``pixels`` float32 [50, 1, 28, 28] in 0..1.
 
-    The shards are divided while they are only file names; everything costly is behind that, in the workers.
+    Each worker reads tar shards of its own; everything costly is behind that.
     """
     return (
-        PathList(str(folder / "*.tar"))
-        .shuffle()
-        .sharding_filter()
-        .read_webdataset(["png"], decode=False)
+        WebDatasetReader(str(folder / "*.tar"), ["png"], decode=False)
+        .shard_pieces()
         .map(decode)
         .random_map(augment)
         .shuffle(buffer_size=400)

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from examples.digits.data import read_digits
-from torchpipe.iter import PathList
+from torchpipe.iter import WebDatasetReader
 
 __all__ = ["TESTED", "s3_with_shards", "test_images", "train_graph"]
 
@@ -70,7 +70,7 @@ def _shard(numbers: range, pixels: np.ndarray, labels: np.ndarray) -> bytes:
 
 def train_graph(shards: str) -> Any:
     """Shards in random order, each read by one process alone; a buffer of encoded images; random shifts; batches."""
-    samples = PathList(shards).shuffle().sharding_filter().read_webdataset(["png", "cls"], images=None)
+    samples = WebDatasetReader(shards, ["png", "cls"], images=None).shard_pieces()
     images = samples.shuffle(buffer_size=500).random_map(_decoded)
     return images.batch(BATCH_SIZE).collate()
 

@@ -28,7 +28,7 @@ from tests.pairs.form_material import WRITTEN_BY_CHAINS
 from tests.pairs.form_rules import limit_of, may_be_refused, refusal_of
 from tests.pairs.forms import FORMS
 from tests.pairs.loader_runs import seed_all, unchanged_process
-from torchpipe import DataLoader2, InProcessReadingService, SnapshotPolicy, iterate
+from torchpipe import DataLoader2, InProcessReadingService, MapDataPipe, SnapshotPolicy, iterate
 
 __all__ = ["check", "check_in_workers", "check_model", "model_of"]
 
@@ -232,7 +232,8 @@ def model_of(chain: Chain) -> tuple[int, list[str], bool] | None:
         end = place
     if not end:
         return None
-    items = [*build(chain[:1])]
+    source = build(chain[:1])
+    items = [*(source if isinstance(source, MapDataPipe) else iterate(source))]  # with the seed of the pass it is for
     for key, number in chain[1 : end + 1]:
         model = FORMS[key].model
         assert model is not None

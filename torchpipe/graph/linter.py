@@ -28,5 +28,5 @@ def check_shuffle_before_sharding(datapipe: DataPipe) -> bool:
 
 
 def _shuffles(node: DataPipe) -> bool:
-    """Has it ``set_shuffle``, and does not say that seed and epoch change nothing (``FilePieces`` in order)?"""
+    """True if it has ``set_shuffle``, and does not say that seed and epoch change nothing (``FilePieces`` in order)."""
     return callable(getattr(type(node), "set_shuffle", None)) and getattr(node, "seeded", None) is not False

@@ -64,7 +64,7 @@ class PiecePlan(Sequence[Piece]):
         known = [cut.rows for cut in cuts if cut.rows is not None]
         self.rows: np.ndarray[Any, Any] | None = np.concatenate(known) if len(known) == len(cuts) else None
         self.group_counts = np.array([len(part) for part in known], np.int64)  # of each file
-        self._first_rows = np.cumsum([0, *self.group_counts[:-1]])
+        self._first_rows = np.cumsum([0, *self.group_counts])
 
     def __len__(self) -> int:
         return len(self._files)
@@ -86,8 +86,7 @@ class PiecePlan(Sequence[Piece]):
         start, stop = map(int, self._spans[number])
         first = int(self._first_rows[file])
         if stop == _WHOLE:
-            ends = [*self._first_rows[file + 1 : file + 2], len(self.rows)]
-            return self.rows[first : int(ends[0])]
+            return self.rows[first : int(self._first_rows[file + 1])]
         return self.rows[first + start : first + stop]
 
 
@@ -109,7 +108,7 @@ class _Cut:
     size: int | None
     ends: np.ndarray[Any, Any] | None = None
     rows: np.ndarray[Any, Any] | None = None  # of its row groups
-    seeks: bool = True  # can it be read from any place on?
+    seeks: bool = True  # it can be read from any place on
 
     def spans(self) -> np.ndarray[Any, Any]:
         ends = self.ends if self.ends is not None and len(self.ends) > 2 else np.array([0, _WHOLE])

@@ -77,7 +77,7 @@ def open_stored(
 
 
 def is_compressed(path: str, compression: str | None) -> bool:
-    """Does ``compression``, an argument of a reader's, say that the file at ``path`` is compressed?"""
+    """True if the file at ``path`` is compressed, as ``compression``, an argument of a reader's, says."""
     return _kind_of(path, compression) is not None
 
 

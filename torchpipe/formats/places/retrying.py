@@ -69,7 +69,7 @@ def attempt(
 
 
 def goes_to_places(file: Any) -> bool:
-    """Can ``file`` be read from a place on? A response that is read as it comes says so in fsspec, and raises."""
+    """True if ``file`` can be read from a place on; fsspec's response that is read as it comes says so, and raises."""
     seekable = getattr(file, "seekable", None)
     return seekable is not None and bool(seekable()) and getattr(file, "r", None) is None
 
@@ -121,7 +121,7 @@ class ReopenedFile(io.RawIOBase):
 
     @property
     def seeks(self) -> bool:
-        """Can the file be read from a place on? Else what stands before is read as well."""
+        """True if the file can be read from a place on. Else what stands before is read as well."""
         return goes_to_places(self._file)
 
     def _drop(self) -> None:

@@ -39,7 +39,7 @@ def arrow_batches(path: str, storage_options: Mapping[str, Any] | None) -> int |
 
 class ArrowBlocks(Blocks):
     """The record batches of an Arrow file: its ``columns``, and the rows that ``keep`` keeps. Local files are mapped.
-    ``in_order``: do they need those before?
+    ``in_order`` is true if they need those before.
 
     Raises: ValueError for a column that the file does not have, and for a file that is damaged, cut off or no Arrow
     file; EOFError for an empty one.
