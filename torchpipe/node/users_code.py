@@ -43,6 +43,12 @@ def _is_plain(value: Any) -> bool:
                 waiting += [*item, *item.values()]
             elif not set(map(type, item)) <= _PLAIN:
                 waiting += item
-        elif not (type(item) in _PLAIN or is_node(item) or any(item is kind for kind in _MADE)):
+        elif not (type(item) in _PLAIN or is_node(item) or any(item is kind for kind in _MADE) or _is_own(item)):
             return False
     return True
+
+
+def _is_own(item: Any) -> bool:
+    """Whether ``item`` is of a class of torchpipe's that says ``holds_data_alone``: nothing of the user's is in it."""
+    kind = type(item)
+    return kind.__module__.startswith("torchpipe.") and getattr(kind, "holds_data_alone", False) is True

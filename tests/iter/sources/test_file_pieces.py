@@ -29,6 +29,7 @@ from torchpipe.iter import (
     TextLineReader,
 )
 from torchpipe.node.datapipe import iterate
+from torchpipe.node.users_code import runs_users_code
 from torchpipe.testing import check_node
 
 CONTENTS = st.lists(st.sampled_from(["", "a", "bc", "ä€", "\r", "x" * 40]), max_size=12)
@@ -143,6 +144,29 @@ def test_L1_L3_L4_one_stream_in_workers_that_are_killed_and_a_state_moves(folder
         assert ids(loader) == expected[1]
     for workers in (None, 1):
         with loader_of(graph(folder), workers) as again:
+            again.load_state_dict(state)
+            assert got + ids(again) == expected[0]
+            assert ids(again) == expected[1]
+
+
+def test_L2_L5_a_shuffle_of_large_documents_behind_pieces_is_in_a_state_by_number(tmp_path: Path) -> None:
+    for number in range(3):
+        rows = [json.dumps({"id": 100 * number + row, "t": "x" * 30_000}) for row in range(30)]
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(rows))
+
+    def make() -> Any:
+        return graph(tmp_path, 100_000).shuffle(buffer_size=40)
+
+    assert not runs_users_code(make())  # nor are random states changed over for its items
+    with loader_of(make(), None, 2) as alone:
+        expected = [ids(alone) for _ in range(2)]
+    for count in (0, 7, 50, 90):
+        with loader_of(make(), 2, 2) as loader:
+            iterator = iter(loader)
+            got = ids(islice(iterator, count))
+            state = loader.state_dict()
+        assert len(state["payload"]) < 300_000  # of 2.7 MB
+        with loader_of(make(), 1, 2) as again:
             again.load_state_dict(state)
             assert got + ids(again) == expected[0]
             assert ids(again) == expected[1]

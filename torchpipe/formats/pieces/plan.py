@@ -53,6 +53,8 @@ class PiecePlan(Sequence[Piece]):
     ``rows`` is known of parquet files: of each row group of all files.
     """
 
+    holds_data_alone = True
+
     def __init__(self, paths: Sequence[str], unit: str, cuts: Sequence[_Cut]) -> None:
         self.paths = tuple(paths)
         self.unit = unit

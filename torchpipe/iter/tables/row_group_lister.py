@@ -75,6 +75,8 @@ class RowGroupLister(FileReader[tuple[str, int]]):
 class _Groups(Sequence[tuple[str, int]]):
     """The row groups of all files of a plan."""
 
+    holds_data_alone = True
+
     def __init__(self, plan: PiecePlan) -> None:
         self._paths = plan.paths
         self._ends = np.cumsum(plan.group_counts)
