@@ -32,7 +32,8 @@ WORKERS: dict[str, Callable[[], DataLoader[Any]]] = {
     "out of order": lambda: DataLoader(Augmented(LENGTH), 2, in_order=False, **FORKED),
     "threads": lambda: DataLoader(Numbers(LENGTH), 2, shuffle=True, num_workers=2, worker_method="thread"),
 }
-_PLACES = ("reading_services.engine.supervisor", "torchpipe.data.dealt", "torchpipe.data.iterator")
+_ENGINE = ("supervisor", "staffing", "events", "restarts", "open_workers", "lanes")
+_PLACES = (*(f"reading_services.engine.{name}" for name in _ENGINE), "torchpipe.data.dealt", "torchpipe.data.iterator")
 
 
 @contextmanager
