@@ -88,13 +88,13 @@ class HostedReadingService(ShardedReadingService):
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
         if num_shards is not None and num_shards < num_workers:
             raise ValueError(
-                f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to "
-                "do. Use at most num_shards workers"
+                f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have no "
+                f"shard. Give num_workers={num_shards} or fewer, or more shards"
             )
         if timeout is not None and not isinstance(timeout, int | float):
             raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
         if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+            raise ValueError(f"timeout must be 0 seconds or more (0: no limit) or None, got {timeout!r}")
         self._limits, self._silent_s = limits, timeout or None
         self._device_options = device_options
         self._device = None if device is None else resolve(device, device_options)
@@ -259,7 +259,12 @@ class HostedReadingService(ShardedReadingService):
             self._end_workers()
         if self._workers is None:
             if most < self._num_workers:
-                _log.warning("starting %d of %d workers: this process has %d shards", most, self._num_workers, most)
+                _log.warning(
+                    "starting %d workers in place of num_workers=%d: this process has %d shards",
+                    most,
+                    self._num_workers,
+                    most,
+                )
             self._prepare()
             workers = self._workers = self._new_workers(most)
             workers.measure_nodes(self._wants_nodes)

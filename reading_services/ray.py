@@ -124,8 +124,8 @@ def _check_runtime_env(value: Any) -> None:
     for name, given in (("working_dir", value.get("working_dir")), *(("py_modules", item) for item in modules)):
         if given is not None and "://" not in str(given):
             raise ValueError(
-                f"runtime_env has {given!r} as {name}, which lies on this machine, and Ray takes what it is to copy to "
-                f"the cluster once for each program: ray.init(runtime_env={{{name!r}: ...}}) before the loader is made"
+                f"runtime_env has {given!r} as {name}, which lies on this machine, and Ray copies such folders to the "
+                f"cluster in ray.init() alone: call ray.init(runtime_env={{{name!r}: ...}}) before the loader is made"
             )
 
 

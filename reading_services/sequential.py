@@ -35,7 +35,7 @@ class SequentialReadingService(ReadingServiceInterface):
                 raise TypeError(f"SequentialReadingService takes reading services, got {service!r}")
         if len({id(service) for service in reading_services}) < len(reading_services):
             raise ValueError(
-                "SequentialReadingService was given the same reading service twice: make one for each place"
+                "SequentialReadingService got the same reading service twice: make a new one for each argument"
             )
         *preparing, self._executing = [executable(service.take()) for service in reading_services]
         self._preparing: list[PreparingReadingService] = []

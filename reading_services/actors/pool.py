@@ -217,8 +217,12 @@ class ActorPool(WorkerPool):
                     self._without_room.add(worker.number)
                     events.append(NoRoomHere(worker))
             elif self._silent_s is not None and worker.asked is not None and now - worker.asked_at > self._silent_s:
-                _log.warning("%s has not answered for %g s: killing it", worker.name, self._silent_s)
-                events.append(self._killed(worker, "was killed, as it did not answer"))
+                _log.warning(
+                    "%s has not answered for %g s (timeout): killing it. Does native code keep the interpreter lock?",
+                    worker.name,
+                    self._silent_s,
+                )
+                events.append(self._killed(worker, "was killed because it did not answer"))
             else:
                 worker.ask_status(self._measures_nodes)
                 if worker.hello is not None and worker.hello.node_id in draining and not worker.leaving:

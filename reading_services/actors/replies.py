@@ -117,8 +117,8 @@ class _Arrived(Arrival):
             add_note(
                 error,
                 f"torchpipe: one of the next {self.count} items of shard {shard} could not be rebuilt in the driver: "
-                "its class pickles what it cannot be made of again, or is not importable here. Give it a __reduce__, "
-                "or turn it into plain data inside the pipeline",
+                "its __reduce__ (of an exception: its args) gives arguments that its constructor refuses, or its class "
+                "cannot be imported here. Define __reduce__, or turn it into plain data inside the pipeline",
             )
             return Chunk(error=error)
         return self

@@ -80,7 +80,9 @@ class Tuner:
         by_memory = max(1, self._memory_bytes // max(1, seen.memory_bytes))
         if by_memory < now.workers:
             self._most = self._least = by_memory
-            return Choice(by_memory, now.window, f"the largest of them has {format_bytes(seen.memory_bytes)}")
+            return Choice(
+                by_memory, now.window, f"the largest worker takes {format_bytes(seen.memory_bytes)} of memory"
+            )
         if before is not None and rate < _GAIN * before[1]:
             self._most = self._least = min(self._most, before[0].workers)
             return replace(before[0], why=f"{now.workers} workers bring no more than {before[0].workers}")

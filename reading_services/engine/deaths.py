@@ -31,9 +31,11 @@ class Death:
         """What is done now, for the log."""
         if not decision.deaths:
             often = "" if restarts < 10 else f" ({restarts} so far: max_restarts= limits them)"
-            return f"starting it anew where it stood; no {self._unit} is to blame{often}"
+            return f"restarting it at its last position; no {self._unit} is to blame{often}"
         times = "once" if decision.deaths == 1 else f"{decision.deaths} times"
-        return f"starting it anew where it stood (it has died {times} here; {max_deaths} times is an error)"
+        return (
+            f"restarting it at its last position (it has died {times} here; max_deaths={max_deaths} times is an error)"
+        )
 
     @property
     def _unit(self) -> str:
@@ -42,14 +44,14 @@ class Death:
     def _doing(self) -> str:
         end = self.end
         if self.num_shards is None or end.lane < 0:
-            return f"making no {self._unit} (starting, or waiting for your loop)"
+            return "idle (starting, or waiting for your loop)"
         if self.torch_wording:
             what = "a batch" if len(end.items) == 1 else f"one of {len(end.items)} batches"
-            return f"making {what}" if end.begun else "making no batch (on its way to the next one)"
+            return f"making {what}" if end.begun else "on its way to the next batch"
         item = f"item {end.items[0]}" if len(end.items) == 1 else f"one of items {end.items[0]} to {end.items[-1]}"
         where = "the dispatched stream" if self.dispatcher else f"shard {end.lane % self.num_shards}"
         if not end.begun:
-            return f"making no item (on its way to {item} of {where}, or waiting for what that needs)"
+            return f"on its way to {item} of {where} (making earlier ones again, or waiting for its input)"
         return f"making {item} of {where}"
 
     def error(self, decision: Decision, max_restarts: int | None) -> WorkerDiedError:
@@ -62,9 +64,9 @@ class Death:
         where = f" in {self.end.node}" if self.end.node is not None else ""
         if decision.exhausted:
             return (
-                f"{self}{where}: one death more than max_restarts={max_restarts} allows. Nothing says that an item is "
-                "to blame. Look for who kills processes (memory that runs out, limits, a scheduler), then go on from "
-                "the loader's state, or give max_restarts=None to survive any number of deaths"
+                f"{self}{where}: that is one death more than max_restarts={max_restarts} allows. No item is known to "
+                "be the cause: look for what kills processes (memory that runs out, limits, a scheduler), and resume "
+                "from the loader's state. max_restarts=None restarts workers any number of times"
             )
         text = f"{self}{where}: it has died {decision.deaths} times here, so what it does here is the likely cause. "
         if not self.end.begun:
@@ -75,7 +77,7 @@ class Death:
             )
         without = "num_workers=0" if self.torch_wording else "num_workers=0, or InProcessReadingService"
         return (
-            f"{text}SIGKILL often means that memory ran out, SIGSEGV a crash in native code, an exit code that user "
-            f"code called exit(). Run it without workers ({without}) to see it happen in a debugger. If something "
-            "kills processes now and then and an item takes long, give more of max_deaths"
+            f"{text}SIGKILL often means that memory ran out, SIGSEGV a crash in native code, an exit code that your "
+            f"code called exit(). Run it without workers ({without}) to see it happen in a debugger. If processes are "
+            "killed from outside now and then, and an item takes long, raise max_deaths"
         )

@@ -99,5 +99,9 @@ class EventHandler:
         if isinstance(report, Backlog):
             self.longest_backlog = max(self.longest_backlog, report.items)
             level = logging.WARNING if report.items >= _LONG_BACKLOG else logging.DEBUG
-            _log.log(level, "%d dispatched items wait for a shard that drops less than others", report.items)
+            _log.log(
+                level,
+                "%d dispatched items wait for one shard: the others drop more of theirs. Filter before sharding",
+                report.items,
+            )
         self._stats.record(worker.name, report)

@@ -89,8 +89,10 @@ class OpenWorkers:
     def open_successor(self, worker: Worker) -> None:
         """The worker will end soon: open another one beside it."""
         if worker.number not in self._successors:
-            _log.warning("%s will end soon: starting another one to take over", worker.name)
-            self._stats.events.tell("restart", worker.name, f"{worker.name} will end soon: another one takes over")
+            _log.warning("%s is about to be shut down: starting its replacement", worker.name)
+            self._stats.events.tell(
+                "restart", worker.name, f"{worker.name} is about to be shut down: its replacement is being started"
+            )
             self._successors[worker.number] = self._pool.open(worker.number)
 
     def drop_successor(self, worker: Worker) -> None:

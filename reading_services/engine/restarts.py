@@ -94,7 +94,7 @@ class Restarts:
         """Nothing more is needed of it in this epoch."""
         self._plans.pop(worker.number, None)
         if worker.number not in self._workers.failed:  # else it has said why, and its error is raised
-            _log.warning("%s: nothing is needed of it before the next epoch", death)
+            _log.warning("%s: it is not needed in this epoch, and is restarted with the next", death)
             self._idle_deaths[worker.number] = death
             self._stats.events.tell("lost", worker.name, str(death))
         self._workers.drop(worker.number)
@@ -125,7 +125,9 @@ class Restarts:
     def open_elsewhere(self, worker: Worker) -> None:
         """It has found no room where it was put. It has been sent what to begin, and has begun nothing."""
         number, plan = worker.number, self._plans.pop(worker.number, None)
-        _log.info("%s has found no room where it was put: opening it anew", worker.name)
+        _log.info(
+            "%s found no free resources on the node that it was assigned to: starting it on another one", worker.name
+        )
         self._workers.drop(number)
         self._workers.open(number)
         if self._lanes.epoch is not None:

@@ -100,7 +100,9 @@ class Staffing:
         try:
             opened = self._opened(change.workers)
         except OSError as error:
-            self._refuse(f"going on with {self._lanes.num_workers} workers: another one cannot be started ({error})")
+            self._refuse(
+                f"going on with {self._lanes.num_workers} workers: no {change.workers} of them can be started ({error})"
+            )
             return
         _log.info("%s", change.why)
         self._stats.events.tell("tuned", "main", change.why)

@@ -192,7 +192,7 @@ class Supervisor:
         cannot be opened, and then all is as it was.
         """
         if not 1 <= workers <= self.most:
-            raise ValueError(f"there can be 1 to {self.most} workers, not {workers}")
+            raise ValueError(f"workers must be from 1 to {self.most}, got {workers}")
         with self._calls, self._lock:
             self._staffing.resize(workers, window)
 

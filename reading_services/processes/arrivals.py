@@ -26,8 +26,8 @@ class _Delivered(Arrival):
             add_note(
                 error,
                 f"torchpipe: one of the next {self.count} items of shard {shard} could not be rebuilt in the main "
-                "process: its class pickles what it cannot be made of again. Give it a __reduce__, or turn it into "
-                "plain data inside the pipeline",
+                "process: its __reduce__ (of an exception: its args) gives arguments that its constructor refuses. "
+                "Define __reduce__ in its class, or turn it into plain data inside the pipeline",
             )
             return Chunk(error=error)
         return self

@@ -46,9 +46,9 @@ class Packer:
             return []
         self._said_short = True
         text = (
-            f"shared memory is short ({shortage}): large items travel through a socket instead, which is slower and "
-            "otherwise the same. Look for a limit on file sizes or memory (ulimit -a, the container's), or let workers "
-            "run less far ahead (worker_prefetch_cnt)"
+            f"shared memory is short ({shortage}): large items are sent through a socket instead, which is slower. "
+            "Raise the limit on file sizes or memory (ulimit -a, the container's), or let workers run less far ahead "
+            "(worker_prefetch_cnt; prefetch_factor of DataLoader)"
         )
         return [Notice(category="UserWarning", text=text)]
 
@@ -176,9 +176,9 @@ class Receiver:
         except OSError as error:
             add_note(
                 error,
-                f"torchpipe: {sum(layout.sizes)} bytes came in shared memory, which this process could not map: it "
-                " it has nearly as much memory as it may (`ulimit -v`). No item is lost: a loader with this state goes "
-                "on here",
+                f"torchpipe: this process could not map {sum(layout.sizes)} bytes of shared memory that items came in: "
+                "it is at its limit of address space (`ulimit -v`). Raise the limit, and resume from the loader's "
+                "state: no item is lost",
             )
             raise
 

@@ -240,11 +240,11 @@ class ProcessPool(WorkerPool):
                 continue
             took = f" for {self._silent_s:g} s" if worker.ready else " since it was started"
             why = (
-                f"has got no further{took}: killing it (does a read hang? timeout= is how long an item, or what comes "
-                "before the first one, may take)"
+                f"has made no progress{took}: killing it. Look for a read that hangs, or give more of timeout=, the "
+                "seconds that an item, or all that comes before the first one, may take"
                 if worker.stuck
-                else f"showed no sign of life{took}: killing it (was it stopped, or does native code keep the "
-                "interpreter lock?)"
+                else f"has not responded{took}: killing it. Either it was stopped (SIGSTOP, a paused container), or "
+                "native code keeps the interpreter lock: then give more of timeout="
             )
             _log.warning("%s (pid %d) %s", worker.name, worker.pid, why)
             worker.silenced = True

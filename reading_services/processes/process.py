@@ -239,9 +239,9 @@ class ProcessWorker:
         if self._trouble is not None:
             return f"could not be started ({type(self._trouble).__name__}: {self._trouble}; has the forkserver died?)"
         if self.stuck:
-            return "was killed, as it got no further within the timeout"
+            return "was killed because it made no progress within the timeout"
         if code is None:
-            return "was killed, as it showed no sign of life" if self.silenced else "has ended (nobody knows how)"
+            return "was killed because it did not respond" if self.silenced else "has ended (with an unknown exit code)"
         server_gone = code == _SERVER_GONE and self._context.get_start_method() == "forkserver"
         return _how(code) + (", or its forkserver has died" if server_gone else "")
 

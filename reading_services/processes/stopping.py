@@ -50,7 +50,12 @@ def stop_all(workers: Sequence[ProcessWorker]) -> None:
         with ExitStack() as stack:  # each is let go of, whatever another one raises
             for worker in workers:
                 if worker.is_alive():
-                    _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, _KILLED_S)
+                    _log.error(
+                        "%s (pid %d) survived SIGKILL for %.1f s: does a file system not answer?",
+                        worker.name,
+                        worker.pid,
+                        _KILLED_S,
+                    )
                 stack.callback(worker.release)
 
 

@@ -299,7 +299,7 @@ def test_L4_a_worker_that_hangs_before_it_makes_an_item_is_an_error(
     service: Any = make_service(1, 1, every=10**6, timeout=0.4, max_deaths=2, worker_prefetch_cnt=1, **functions)
     with make_loader(graph, service) as loader:
         found: list[int] = []
-        with pytest.raises(WorkerDiedError, match=r"got no further within the timeout.*: it has died 2 times here"):
+        with pytest.raises(WorkerDiedError, match=r"made no progress within the timeout.*: it has died 2 times here"):
             for item in loader:
                 found.append(item)
                 if item == 9:
