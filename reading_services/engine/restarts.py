@@ -143,8 +143,9 @@ class Restarts:
         for number in self._workers.numbers_from(first):
             self.dismiss(number)
         self._workers.drop_successors_from(first)
-        for number in [number for number in self._idle_deaths if number >= first]:
-            del self._idle_deaths[number]  # nobody misses it
+        for noted in (self._plans, self._idle_deaths):  # nobody misses one that has ended
+            for number in [number for number in noted if number >= first]:
+                del noted[number]
 
     def carry_out_plans(self) -> None:
         """Open anew the workers whose time has come, and let begin those that are ready."""

@@ -147,6 +147,22 @@ def test_L1_only_shards_that_move_begin_anew() -> None:
         assert found + list(stream) == list(range(300))
 
 
+def test_L6_one_that_waits_for_its_restart_when_it_is_one_too_many_stays_away() -> None:
+    graph = IterableWrapper(range(300)).sharding_filter()
+    service = MemoryReadingService(3, random.Random(0), num_shards=3, max_deaths=1000)
+    with make_loader(graph, service) as loader:
+        stream = iter(loader)
+        found = [next(stream)]
+        assert service.pool is not None
+        assert service.workers is not None
+        while 2 in service.pool.open_workers:  # until it has died where it got nowhere, and rests
+            service.pool.kill(2, own=True, begun=False)
+            found.append(next(stream))
+        service.workers.resize(2)
+        assert found + list(stream) == list(range(300))
+        assert {*service.pool.open_workers} == {0, 1}
+
+
 def fail_at_threes(item: int) -> int:
     if item % 10 == 3:
         raise ValueError("no threes")
