@@ -190,7 +190,7 @@ class HostedReadingService(ShardedReadingService):
         if self._workers is not None:
             self._workers.measure_nodes(value)
 
-    def _told(self) -> ServiceFigures:
+    def _service_figures(self) -> ServiceFigures:
         stats, workers = self.stats(), self._workers
         return replace(
             self._last_figures if workers is None else workers.figures(),

@@ -50,15 +50,15 @@ class ActorSupply(PrefetchingSupply):
     def _send(self, shard: int, items: int) -> Any:
         return self._dispatcher.take.remote(self._generation, shard, items)
 
-    def _wait(self, mine: ShardQueue) -> None:
+    def _wait(self, queue: ShardQueue) -> None:
         """Wait for the answer to what was asked. The driver says what happens where the dispatcher has ended."""
-        asked = mine.asked
+        request = queue.request
         with self._waiting():
-            while not ray.wait([asked], timeout=_LOOK_S)[0]:
+            while not ray.wait([request], timeout=_LOOK_S)[0]:
                 self.check()
-        mine.asked = None
+        queue.request = None
         try:
-            answer = ray.get(asked)
+            answer = ray.get(request)
         except RayTaskError:
             raise
         except RayError:  # the dispatcher has ended
@@ -73,7 +73,7 @@ class ActorSupply(PrefetchingSupply):
             self.check()
         assert isinstance(answer, Portion)
         error = None if answer.error is None else load_error(answer.error)
-        self._arrived(mine, answer.packed.open(), sum(answer.packed.sizes), over=answer.over, error=error)
+        self._arrived(queue, answer.packed.open(), sum(answer.packed.sizes), over=answer.over, error=error)
 
     def close(self) -> None:
         """Let go of what was asked. Idempotent."""

@@ -186,7 +186,7 @@ class ActorWorker:
             case Begun():
                 yield from (Reported(self, report) for report in answer.reports)
                 for failed in answer.failed:
-                    yield from self._came(failed)
+                    yield from self._chunk_arrived(failed)
             case Produced():
                 lane = self._wanted(call.lane, answer.generation)
                 if lane is not None:
@@ -195,7 +195,7 @@ class ActorWorker:
                         self._turns.remove(call.lane)  # not at work there: another generation will come
                 yield from (Reported(self, report) for report in answer.reports)
                 if answer.packed is not None:
-                    yield from self._came(answer)
+                    yield from self._chunk_arrived(answer)
 
     def _unfit(self, hello: Hello) -> BaseException:
         """Why it cannot begin."""
@@ -211,7 +211,7 @@ class ActorWorker:
         lane = self._lanes.get(number)
         return lane if lane is not None and generation >= lane.since else None
 
-    def _came(self, produced: Produced) -> Iterator[Event]:
+    def _chunk_arrived(self, produced: Produced) -> Iterator[Event]:
         if produced.times is not None and self.hello is not None:
             nodes = list(produced.nodes) or ([] if self._counters is None else self._counters.nodes)
             self._counters = WorkerCounters(produced.times, nodes, self.hello.pid)

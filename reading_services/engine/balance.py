@@ -107,8 +107,8 @@ class Balance(Policy):
 
     def _speeds_of(self, numbers: Collection[int]) -> dict[int, float]:
         """One that has not been measured is as fast as the others."""
-        known = [speed for number, speed in self._speeds.items() if number in numbers]
-        usual = sum(known) / len(known) if known else 1.0
+        measured = [speed for number, speed in self._speeds.items() if number in numbers]
+        usual = sum(measured) / len(measured) if measured else 1.0
         return {number: self._speeds.get(number, usual) for number in numbers}
 
     def _measure(self, counters: dict[int, WorkerCounters], before: dict[int, WorkerCounters]) -> None:

@@ -88,12 +88,12 @@ class Staffing:
 
     def resize(self, workers: int, window: int | None) -> None:
         """So many workers, as the user says. Raises: OSError, and then all is as it was."""
-        self._carry_out(Change(workers=workers, window=window, why="as told"), self._opened(workers))
+        self._carry_out(Change(workers=workers, window=window, why="as the user says"), self._opened(workers))
         self._fewest = workers
 
     def assign(self, hosts: Mapping[int, int]) -> None:
         """These hosts of shards, as the user says."""
-        self._carry_out(Change(hosts=hosts, why="as told"))
+        self._carry_out(Change(hosts=hosts, why="as the user says"))
 
     def _grant(self, change: Change, *, begun: bool = True) -> None:
         """Do what a policy says, or leave all as it is."""

@@ -274,6 +274,6 @@ class SlotReader:
 
     def _give_back(self, index: int) -> None:
         """The memory of a slot that nobody will write to or look at again."""
-        place, mapped = self._known.pop(index, None), self._mapped
-        if place is not None and mapped is not None:
-            mapped.madvise(mmap.MADV_REMOVE, *place)
+        position, mapped = self._known.pop(index, None), self._mapped
+        if position is not None and mapped is not None:
+            mapped.madvise(mmap.MADV_REMOVE, *position)

@@ -21,7 +21,7 @@ from reading_services.hosting.prefetching import PrefetchingSupply, ShardQueue
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.payloads import Packer, Receiver
-from reading_services.processes.wire import Dealt, Grant, Want
+from reading_services.processes.wire import Dealt, Grant, Request
 from torchpipe.node.failures.remote_error import load_error
 
 __all__ = ["Link", "Listener", "RemoteSupply", "Superseded", "connect", "same_user"]
@@ -133,12 +133,12 @@ class RemoteSupply(PrefetchingSupply):
 
     def _send(self, shard: int, items: int) -> bool:
         try:
-            self._link.send(Want(generation=self._generation, shard=shard, items=items))
+            self._link.send(Request(generation=self._generation, shard=shard, items=items))
         except ChannelClosed:
             self._cut_off = True  # the dispatcher has died: the main process will say what is to be done
         return True
 
-    def _wait(self, mine: ShardQueue) -> None:
+    def _wait(self, queue: ShardQueue) -> None:
         poller = select.poll()
         if isinstance(self._control, SocketChannel):
             poller.register(self._control.fileno(), select.POLLIN)

@@ -1,7 +1,7 @@
 """The dispatcher process: runs the dispatched part of the graph once, and hands its items to the workers that ask.
 
 Owns the connections that workers have made. Its one wait covers the main process, new connections and the workers'
-wishes; while a worker wants an item that is not there yet, it produces and waits not.
+requests; while a worker asks for an item that is not there yet, it produces and waits not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reading_services.processes.channel import ChannelClosed, SocketChannel
 from reading_services.processes.dispatch_link import Link, same_user
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.status_page import StatusPage
-from reading_services.processes.wire import Dealt, EndEpoch, Stop, Want
+from reading_services.processes.wire import Dealt, EndEpoch, Request, Stop
 from reading_services.processes.worker import WorkerSetup, serve
 from torchpipe.node.failures.remote_error import dump_error
 from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTING
@@ -48,7 +48,7 @@ class Dispatcher:
     def __init__(self, channel: SocketChannel, page: StatusPage, listener: socket.socket, host: DispatchHost) -> None:
         self._channel, self._times, self._listener, self._host = channel, page.times, listener, host
         self._links: set[Link] = set()
-        self._wants: dict[int, tuple[Link, Want]] = {}  # by shard; some of a generation that has yet to begin
+        self._requests: dict[int, tuple[Link, Request]] = {}  # by shard; some of a generation that has yet to begin
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
@@ -75,24 +75,24 @@ class Dispatcher:
                 if self._host.over:
                     self._times.publish()
             self._times.turn_to(SENDING)
-            for shard, (link, want) in self._wanted():
+            for shard, (link, request) in self._present_requests():
                 if self._host.has(shard):
-                    self._deal(shard, link, want)
+                    self._deal(shard, link, request)
 
     def close(self) -> None:
         """Close what the pass has opened, whatever has ended :meth:`run`. Idempotent."""
         self._host.end()
 
-    def _wanted(self) -> list[tuple[int, tuple[Link, Want]]]:
-        """The wishes of this generation, by shard."""
+    def _present_requests(self) -> list[tuple[int, tuple[Link, Request]]]:
+        """The requests of this generation, by shard."""
         epoch = self._host.epoch
         if epoch is None:
             return []
-        return [item for item in self._wants.items() if item[1][1].generation == epoch.generation]
+        return [item for item in self._requests.items() if item[1][1].generation == epoch.generation]
 
     def _hungry(self) -> bool:
-        """True if a shard wants an item that is not there yet."""
-        return any(not self._host.has(shard) for shard, _ in self._wanted())
+        """True if a shard asks for an item that is not there yet."""
+        return any(not self._host.has(shard) for shard, _ in self._present_requests())
 
     def _accept(self) -> None:
         try:
@@ -132,12 +132,12 @@ class Dispatcher:
                 link.channel.flush()
                 self._watch_outbox(link)
             while (frame := link.channel.receive(wait=False)) is not None:
-                want = frame[0]
-                assert isinstance(want, Want)
-                known = self._wants.get(want.shard)
+                request = frame[0]
+                assert isinstance(request, Request)
+                former = self._requests.get(request.shard)
                 # A worker that was one too many may still ask for a shard that another one has taken over
-                if known is None or known[1].generation <= want.generation:
-                    self._wants[want.shard] = link, want
+                if former is None or former[1].generation <= request.generation:
+                    self._requests[request.shard] = link, request
         except ChannelClosed:
             self._drop(link)
 
@@ -146,21 +146,21 @@ class Dispatcher:
             self._links.remove(link)
             self._selector.unregister(link)
             link.close()
-            for shard in [shard for shard, (of, _) in self._wants.items() if of is link]:
-                del self._wants[shard]
+            for shard in [shard for shard, (of, _) in self._requests.items() if of is link]:
+                del self._requests[shard]
 
-    def _deal(self, shard: int, link: Link, want: Want) -> None:
-        """Send a shard what it wants of what there is."""
+    def _deal(self, shard: int, link: Link, request: Request) -> None:
+        """Send a shard what it asks for of what there is."""
         if link not in self._links:  # it was found gone while another of its shards was served
             return
-        portion = self._host.take(shard, want.items)
+        portion = self._host.take(shard, request.items)
         try:
             layout, payload = link.packer.pack(portion.entries)
         except Exception as error:
             self._host.keep_sendable(portion, shard, error)
             layout, payload = link.packer.pack(portion.entries)
         self._times.send(sum(layout.sizes))
-        del self._wants[shard]
+        del self._requests[shard]
         failure = None if portion.error is None else dump_error(portion.error)
         try:
             link.channel.send(Dealt(shard=shard, layout=layout, over=portion.over, error=failure), payload)

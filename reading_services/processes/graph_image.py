@@ -27,12 +27,12 @@ class GraphImage:
     """What :meth:`of` was given, again and again: each :meth:`load` makes new objects. Passed on as an argument."""
 
     def __init__(
-        self, body: bytes, places: Places = (), fd: int = -1, inherited: Any = None, passing: Sequence[Any] = ()
+        self, body: bytes, positions: Places = (), fd: int = -1, inherited: Any = None, passing: Sequence[Any] = ()
     ) -> None:
         self._body = body  # the pickle, if there is no file
         self._inherited = inherited
         self._passing = passing  # what only a process that is being started can be given
-        self._places = places
+        self._positions = positions
         self._fd = fd
         self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
 
@@ -43,8 +43,8 @@ class GraphImage:
         body, buffers = dump_apart(partial(ImagePickler, passing), parts, _SHARED_BYTES)
         if buffers:
             try:
-                fd, places = write_file("torchpipe-graph", [body, *buffers])
-                return cls(b"", places, fd, passing=passing)
+                fd, positions = write_file("torchpipe-graph", [body, *buffers])
+                return cls(b"", positions, fd, passing=passing)
             except OSError:  # no room for them: in every process's own memory then
                 passing.clear()
                 body, _ = dump_apart(partial(ImagePickler, passing), parts, sys.maxsize)
@@ -60,7 +60,7 @@ class GraphImage:
         if self._inherited is not None:
             return self._inherited
         with passed_on(self._passing):
-            return load_mapped(self._fd, self._places) if self._places else pickle.loads(self._body)
+            return load_mapped(self._fd, self._positions) if self._positions else pickle.loads(self._body)
 
     def close(self) -> None:
         """Let go of the file; what was loaded stays good. Idempotent."""
@@ -69,10 +69,10 @@ class GraphImage:
             self._finalizer()
 
     def __reduce__(self) -> Any:
-        if not self._places:
+        if not self._positions:
             return GraphImage, (self._body, (), -1, None, self._passing)
-        return _from_duplicate, (self._places, multiprocessing.reduction.DupFd(self._fd), self._passing)
+        return _from_duplicate, (self._positions, multiprocessing.reduction.DupFd(self._fd), self._passing)
 
 
-def _from_duplicate(places: Places, duplicate: Any, passing: Sequence[Any]) -> GraphImage:
-    return GraphImage(b"", places, duplicate.detach(), passing=passing)
+def _from_duplicate(positions: Places, duplicate: Any, passing: Sequence[Any]) -> GraphImage:
+    return GraphImage(b"", positions, duplicate.detach(), passing=passing)

@@ -92,10 +92,10 @@ class Packer:
         """
         found = {}
         for number, buffer in enumerate(buffers):
-            place = None if self._slots is None else self._slots.find(buffer)
-            if place is not None:
-                found[number] = place
-                reserved, start = place
+            position = None if self._slots is None else self._slots.find(buffer)
+            if position is not None:
+                found[number] = position
+                reserved, start = position
                 buffers[number] = reserved.slot.memory[start : start + len(buffer)]
         return found
 
@@ -130,7 +130,7 @@ class Delivery:
         self._blocks: dict[int, memoryview] = {-1: payload}
         if reader is not None:
             wanted = [(layout.slot, layout.offset, layout.capacity)]
-            wanted += [(place.slot, place.offset, place.capacity) for place in layout.placed]
+            wanted += [(part.slot, part.offset, part.capacity) for part in layout.placed]
             for slot, offset, capacity in wanted:
                 if slot not in self._blocks:
                     self._blocks[slot] = reader.lease(slot, offset, capacity)
@@ -145,17 +145,17 @@ class Delivery:
         copied = self._reader is not None and self._reader.held >= _KEPT_SLOTS
         if self._reader is not None and not copied:
             self._reader.opened(*(slot for slot in blocks if slot >= 0))
-        placed = {place.buffer: place for place in layout.placed}
+        placed = {part.buffer: part for part in layout.placed}
         block = blocks[layout.slot]
         body = block[: layout.sizes[0]]
         start, buffers = _aligned(layout.sizes[0]), []
         for number, size in enumerate(layout.sizes[1:]):
-            place = placed.get(number)
-            if place is None:
+            part = placed.get(number)
+            if part is None:
                 buffer = block[start : start + size]
                 start += _aligned(size)
             else:
-                buffer = blocks[place.slot][place.start : place.start + size]
+                buffer = blocks[part.slot][part.start : part.start + size]
             buffers.append(memoryview(bytearray(buffer)) if copied else buffer)
         return load_items(body, buffers)
 

@@ -17,7 +17,7 @@ __all__ = ["PRELOADED", "default_start_method", "start_method"]
 
 PRELOADED = (
     "reading_services.processes.dispatcher",
-    *sorted({place for names in NAMES.values() for place in names.values()}),
+    *sorted({path for names in NAMES.values() for path in names.values()}),
 )
 """All that workers may need: what the server of forkserver has imported, none of them imports, for itself, again.
 
@@ -35,10 +35,10 @@ def start_method(name: BaseContext | str | None, *, on_device: bool) -> BaseCont
     """
     if isinstance(name, BaseContext):
         return name
-    known = multiprocessing.get_all_start_methods()
-    if name is not None and name not in known:
-        raise ValueError(f"multiprocessing_context must be one of {', '.join(known)} or None, got {name!r}")
-    if name is None and "forkserver" in known and (on_device or _accelerator_runtime_lives()):
+    methods = multiprocessing.get_all_start_methods()
+    if name is not None and name not in methods:
+        raise ValueError(f"multiprocessing_context must be one of {', '.join(methods)} or None, got {name!r}")
+    if name is None and "forkserver" in methods and (on_device or _accelerator_runtime_lives()):
         # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
         name = "forkserver"
     context = multiprocessing.get_context(name or default_start_method())

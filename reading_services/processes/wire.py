@@ -12,8 +12,7 @@
       | ---- Stop -------------> |   exit
 
     dispatcher                worker
-      | <--- Hello ------------- |   for this generation
-      | <--- Want -------------- |   the next items of a shard
+      | <--- Request ----------- |   the next items of a shard
       | ---- Dealt ------------> |   some of them, and the marks between them
 """
 
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 
 from reading_services.engine.messages import Message
 
-__all__ = ["ChunkMessage", "Dealt", "EndEpoch", "Failed", "Grant", "Hello", "Layout", "Placed", "Ready", "Stop", "Want"]
+__all__ = ["ChunkMessage", "Dealt", "EndEpoch", "Failed", "Grant", "Layout", "Placed", "Ready", "Request", "Stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +94,8 @@ class Stop(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hello(Message):
-    generation: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Want(Message):
-    """Up to ``items`` more of ``shard``, as soon as there is one. A shard has one wish at a time."""
+class Request(Message):
+    """Up to ``items`` more of ``shard``, as soon as there is one. A shard has one request at a time."""
 
     generation: int
     shard: int

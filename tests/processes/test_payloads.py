@@ -245,12 +245,12 @@ def test_out_of_band_buffers_are_aligned_within_a_payload(kind: str) -> None:
     sent = [bytes([number]) * (20_001 + number) for number in range(1, 5)]
     link.trip(*[bytearray_array(data) for data in sent])
     assert len(link.layout.sizes) == 5
-    place = 0
+    offset = 0
     for size, data in zip(link.layout.sizes, [None, *sent], strict=True):
-        assert place % 64 == 0
-        assert data is None or link.payload[place : place + size] == data
-        place += math.ceil(size / 64) * 64
-    assert place == len(link.payload)
+        assert offset % 64 == 0
+        assert data is None or link.payload[offset : offset + size] == data
+        offset += math.ceil(size / 64) * 64
+    assert offset == len(link.payload)
     link.close()
 
 
@@ -263,9 +263,9 @@ def bytearray_array(data: bytes) -> np.ndarray[Any, Any]:
 
 def made_in(link: Link, number: int, size_bytes: int = 100_000) -> torch.Tensor:
     """A tensor that is made where it can be sent from without a copy."""
-    place = link.packer.memory(size_bytes)
-    assert place is not None
-    return torch.frombuffer(place, dtype=torch.uint8).fill_(number)
+    memory = link.packer.memory(size_bytes)
+    assert memory is not None
+    return torch.frombuffer(memory, dtype=torch.uint8).fill_(number)
 
 
 def send_list(link: Link, items: list[Any]) -> list[Any]:

@@ -76,7 +76,7 @@ def lose_two() -> None:
         os.kill(worker.pid, signal.SIGKILL)
         os.waitpid(worker.pid, 0)
     end = dead.examine()
-    assert (end.own, end.exitcode, end.cause) == (False, None, "has ended (nobody knows how)")
+    assert (end.own, end.exitcode, end.cause) == (False, None, "has ended (with an unknown exit code)")
     stop_all([dead, ended])
     os._exit(7)
 

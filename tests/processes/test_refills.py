@@ -22,8 +22,8 @@ class OneTensor:
         self.out = torch.zeros(4, dtype=torch.long)
 
     def __call__(self, samples: list[int]) -> torch.Tensor:
-        for place, sample in enumerate(samples):
-            self.out[place] = sample
+        for index, sample in enumerate(samples):
+            self.out[index] = sample
         return self.out
 
 
@@ -107,7 +107,7 @@ def test_a_function_whose_first_items_do_not_show_it() -> None:
     graph = IterableWrapper(range(240)).batch(4).sharding_filter().map(OneTensorLater())
     with DataLoader2(graph, reading_service=MultiProcessingReadingService(1)) as loader:
         found = [first_of(item) for item in loader]
-    assert found == [first if place < 8 else max(first, 40) for place, first in enumerate(range(0, 240, 4))]
+    assert found == [first if index < 8 else max(first, 40) for index, first in enumerate(range(0, 240, 4))]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -139,7 +139,7 @@ class ThreadReadingService(ShardedReadingService):
             )
         return checked
 
-    def _told(self) -> ServiceFigures:
+    def _service_figures(self) -> ServiceFigures:
         return ServiceFigures(workers=len(self._beginnings), method="thread", processes=self._times.processes())
 
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:

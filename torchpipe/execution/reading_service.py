@@ -102,16 +102,16 @@ class ShardedReadingService(ReadingServiceInterface):
         return datapipe
 
     def figures(self) -> ServiceFigures:
-        told = self._told()
-        events = sorted((*told.events, *self._events.read()), key=lambda event: event.at)
-        nodes, dispatches = self._measured().rows(told.made), self.plan.dispatch is not None
-        return replace(told, nodes=nodes, events=tuple(events), dispatcher=dispatches)
+        figures = self._service_figures()
+        events = sorted((*figures.events, *self._events.read()), key=lambda event: event.at)
+        nodes, dispatches = self._measured().rows(figures.made), self.plan.dispatch is not None
+        return replace(figures, nodes=nodes, events=tuple(events), dispatcher=dispatches)
 
     def _tell_left_out(self, shard: int | None, missing: LeftOut) -> None:
         """An item was left out, in this process."""
         self._events.skipped("main", shard, *missing)
 
-    def _told(self) -> ServiceFigures:
+    def _service_figures(self) -> ServiceFigures:
         """What the processes of this service tell."""
         return ServiceFigures()
 
