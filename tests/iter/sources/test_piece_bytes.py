@@ -84,6 +84,26 @@ def test_L5_so_it_does_at_a_url(files: dict[str, Path]) -> None:
             assert 0.9 < (server.ranged - before) / GROUP < 1.1
 
 
+def test_L5_so_it_does_of_a_table_at_a_url() -> None:
+    names, rows = [f"c{number}" for number in range(6)], 4 * GROUP // 48
+    rng = np.random.default_rng(1)
+    table = pa.table({name: rng.integers(0, 1 << 62, 4 * rows) for name in names})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=rows, compression=None, use_dictionary=False)
+    content = sink.getvalue().to_pybytes()
+    with web_server() as server:
+        server.pages["/large"] = Page(content, {"ETag": '"1"'})
+        node = ParquetReader(f"{server.address}/large", batch_size=rows).shard_pieces(piece_bytes=4 * GROUP)
+        assert len(node.source.source) == 4
+        assert server.ranged < 0.1 * len(content)  # the end, for the plan
+        share = len(content) / 4
+        for shard in range(4):
+            before = server.ranged, len(server.requests)
+            assert read(node, shard, 4) == 1
+            assert 0.9 < (server.ranged - before[0]) / share < 1.1
+            assert len(server.requests) - before[1] < 12  # in large parts
+
+
 def test_L7_a_file_that_is_replaced_on_its_server_is_noticed(files: dict[str, Path]) -> None:
     content = files["text"].read_bytes()[: 3 * GROUP]
     with web_server() as server:

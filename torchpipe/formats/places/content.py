@@ -85,8 +85,10 @@ def _kind_of(path: str, compression: str | None) -> str | None:
     return _ENDINGS.get(os.path.splitext(path)[1].lower()) if compression == "infer" else compression
 
 
-def open_up_to(path: str, stop: int, storage_options: Mapping[str, Any] | None = None) -> BinaryIO:
-    """As :func:`open_stored`, for a reader that needs little of what stands from byte ``stop`` on."""
+def open_up_to(path: str, stop: int | None, storage_options: Mapping[str, Any] | None = None) -> BinaryIO:
+    """As :func:`open_stored`, for a reader that needs little of what stands from byte ``stop`` on; ``raw.stop`` says so
+    later.
+    """
     if not is_remote(path):
         return io.BufferedReader(_UpTo(open(path, "rb", buffering=0), stop), BUFFER_BYTES)
     # What is read ahead of the reader is for whoever reads the whole file, and chained places may keep files
@@ -98,9 +100,9 @@ def open_up_to(path: str, stop: int, storage_options: Mapping[str, Any] | None =
 class _UpTo(io.RawIOBase):
     """A file of which large parts are read up to the byte ``stop``, and small ones behind it."""
 
-    def __init__(self, file: Any, stop: int) -> None:
+    def __init__(self, file: Any, stop: int | None) -> None:
         self._file = file
-        self._stop = stop
+        self.stop = stop
         self._behind = _BEHIND_BYTES
         self.size = getattr(file, "size", None)  # these three for ``stamp_of``
         self.version = getattr(file, "version", None)
@@ -122,7 +124,7 @@ class _UpTo(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        most = self._stop - self._file.tell()
+        most = len(buffer) if self.stop is None else self.stop - self._file.tell()
         if most <= 0:
             most, self._behind = self._behind, 2 * self._behind
         return int(self._file.readinto(memoryview(buffer)[:most]))

@@ -31,6 +31,10 @@ class Blocks(ABC):
     first = 0
     """The number of the first one in the file."""
 
+    def narrow(self, first: int, stop: int) -> None:
+        """No block is going to be read but those from ``first`` up to ``stop``: a hint."""
+        return
+
     @abstractmethod
     def length(self, block: int) -> int | None:
         """How many rows of it are handed out; None if that takes reading it, as a filter does."""
@@ -59,6 +63,7 @@ class BlocksPart(Blocks):
             blocks.close()
             last = first if not 0 <= first < blocks.count else stop - 1
             raise ValueError(f"{self.path} has no {self.unit} {last}: it has {blocks.count}")
+        blocks.narrow(first, stop)
 
     def length(self, block: int) -> int | None:
         return self._blocks.length(self.first + block)

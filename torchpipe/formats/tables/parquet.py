@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import open_stored
+from torchpipe.formats.places.content import open_stored, open_up_to
 from torchpipe.formats.places.paths import is_remote
 from torchpipe.formats.places.remote import file_system
 from torchpipe.formats.places.streams import stamp_of, stamp_of_path
@@ -30,11 +30,16 @@ def import_parquet(filtered: bool) -> Any:
     return import_module("pyarrow.parquet")
 
 
-def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Any, list[int | str | None] | None]:
-    """A ``pyarrow.parquet.ParquetFile`` and its stamp. Raises: ValueError, with the path, for another file."""
+def open_parquet(
+    path: str, storage_options: Mapping[str, Any] | None, opened: Any = None
+) -> tuple[Any, list[int | str | None] | None]:
+    """A ``pyarrow.parquet.ParquetFile``, over the file as ``opened`` if it is, and its stamp.
+
+    Raises: ValueError, with the path, for another file.
+    """
     pa = import_pyarrow()
 
-    source = open_stored(path, storage_options) if is_remote(path) else path
+    source = opened or (open_stored(path, storage_options) if is_remote(path) else path)
     try:
         file = import_parquet(False).ParquetFile(source)
         return file, stamp_of_path(source) if isinstance(source, str) else stamp_of(source)
@@ -56,6 +61,8 @@ def rows_in(path: str, storage_options: Mapping[str, Any] | None) -> list[int]:
 class ParquetBlocks(Blocks):
     """The row groups of a parquet file: its ``columns``, and the rows that ``keep`` keeps.
 
+    A ``part`` of them is read, which :meth:`narrow` names: at a URL nothing is read ahead of it.
+
     Raises: ValueError for a column that the file has not, and for a file that is not parquet.
     """
 
@@ -68,9 +75,12 @@ class ParquetBlocks(Blocks):
         keep: Any,
         use_threads: bool,
         storage_options: Mapping[str, Any] | None,
+        *,
+        part: bool,
     ) -> None:
         self.path = path
-        self._file, self.stamp = open_parquet(path, storage_options)
+        self._opened: Any = open_up_to(path, None, storage_options) if part and is_remote(path) else None
+        self._file, self.stamp = open_parquet(path, storage_options, self._opened)
         self._keep = keep
         self._use_threads = use_threads
         self._storage_options = storage_options
@@ -83,6 +93,14 @@ class ParquetBlocks(Blocks):
         except ValueError:
             self.close()
             raise
+
+    def narrow(self, first: int, stop: int) -> None:
+        if self._opened is None or first == stop:
+            return
+        group = self._file.metadata.row_group(stop - 1)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        begins = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+        self._opened.raw.stop = max(begin + column.total_compressed_size for begin, column in zip(begins, columns))
 
     def length(self, block: int) -> int | None:
         if self._keep is not None:

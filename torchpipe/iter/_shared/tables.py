@@ -36,11 +36,11 @@ class TableReader(FileReader[Any]):
         self.fill_null = fill_null
 
     @abstractmethod
-    def blocks(self, path: str) -> Blocks:
-        """The blocks of rows in a file."""
+    def blocks(self, path: str, part: bool) -> Blocks:
+        """The blocks of rows in a file, of which ``part`` says that some are read alone."""
 
     def records(self, item: Any) -> TableRecords:
         make = None if self.batch_size is None else batch_maker(self.format, self.fill_null)
         path, span = self.piece_of(item)
-        blocks = self.blocks(path)
+        blocks = self.blocks(path, span is not None)
         return TableRecords(blocks if span is None else BlocksPart(blocks, *span), self.batch_size, make)

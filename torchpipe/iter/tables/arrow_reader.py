@@ -47,5 +47,5 @@ class ArrowReader(TableReader):
         import_pyarrow()
         super().__init__(datapipe, columns, filter, batch_size, format, fill_null, storage_options)
 
-    def blocks(self, path: str) -> ArrowBlocks:
+    def blocks(self, path: str, part: bool) -> ArrowBlocks:
         return ArrowBlocks(path, self.columns, self.keep, self.storage_options)

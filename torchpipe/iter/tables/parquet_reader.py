@@ -66,8 +66,8 @@ class ParquetReader(TableReader):
             raise TypeError(f"read_parquet needs paths or pairs (path, row group), got {item!r:.80}")
         return super().piece_of(path)[0], (group, group + 1)
 
-    def blocks(self, path: str) -> ParquetBlocks:
-        return ParquetBlocks(path, self.columns, self.keep, self.use_threads, self.storage_options)
+    def blocks(self, path: str, part: bool) -> ParquetBlocks:
+        return ParquetBlocks(path, self.columns, self.keep, self.use_threads, self.storage_options, part=part)
 
     def __len__(self) -> int:
         """Rows or batches, known from the ends of files that are named. Raises: TypeError after a node that yields
