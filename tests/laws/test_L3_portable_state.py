@@ -42,7 +42,7 @@ def test_L3_an_unset_num_shards_is_adopted(caplog: pytest.LogCaptureFixture) -> 
         assert loader.num_shards == 3
         assert text_of(loader) == first[4:]
         assert text_of(loader) == second
-    assert "starting 3 of 8 workers" in caplog.text
+    assert "starting 3 workers in place of num_workers=8" in caplog.text
 
 
 def test_L3_stages_that_only_move_items_do_not_matter() -> None:

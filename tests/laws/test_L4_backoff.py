@@ -29,7 +29,7 @@ def test_L4_each_restart_is_told_and_counted(caplog: pytest.LogCaptureFixture) -
             pytest.raises(WorkerDiedError, match="it has died 5 times here"),
         ):
             list(loader)
-        assert sum("starting it anew" in record.getMessage() for record in caplog.records) == 4
+        assert sum("restarting it at its last position" in record.getMessage() for record in caplog.records) == 4
         service = loader.reading_service
         assert service.restarts == 4  # type: ignore[attr-defined]
     assert service.restarts == 4  # type: ignore[attr-defined]  # it counts for the life of the service
