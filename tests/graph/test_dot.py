@@ -23,7 +23,7 @@ def graph() -> Any:
 def test_the_text_of_a_picture() -> None:
     assert to_dot(graph()).splitlines()[2:] == [
         '  0 [label="IterableWrapper", fillcolor=lightblue]',
-        '  1 [label="Forker"]',
+        '  1 [label="fork()"]',
         '  2 [label="Mapper(<lambda>)"]',
         '  3 [label="Zipper", fillcolor=darkolivegreen1]',
         "  0 -> 1",
@@ -32,7 +32,7 @@ def test_the_text_of_a_picture() -> None:
         "  1 -> 3",
         "}",
     ]
-    assert to_dot(graph(), debug=True).count("Branch") == 2
+    assert to_dot(graph(), debug=True).count("of fork()") == 2
 
 
 def test_a_picture_needs_a_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ REFUSALS: list[Refusal] = [
         when=lambda chain: len(_places(chain, "shards")) > 1,
         example="IterableWrapper:0 | sharding_filter:0 | sharding_filter:0",
         error=GraphError,
-        text="two sharding points|random_split cannot|in branches|branches of|cache\\(\\) stands",
+        text="two sharding points|random_split cannot|in branches|branches of|a cache stands",
     ),
     Refusal(
         what="`random_split` behind what has another order in each epoch (`shuffle`, `mix` ...) or a sharding point",
@@ -106,7 +106,7 @@ REFUSALS: list[Refusal] = [
         when=lambda chain: _behind(chain, "dispatches", "rereads") or _behind(chain, "dispatches", "caches"),
         example="IterableWrapper:0 | sharding_round_robin_dispatch:0 | cache/folder:0",
         error=GraphError,
-        text="dispatched|cache\\(\\) stands|random_split cannot|comes once an epoch",
+        text="dispatched|a cache stands|random_split cannot|comes once an epoch",
         always=False,
     ),
     Refusal(
@@ -115,7 +115,7 @@ REFUSALS: list[Refusal] = [
         when=lambda chain: _behind(chain, "main", "caches"),
         example="IterableWrapper:0 | to_device:0 | cache:0",
         error=GraphError,
-        text="cache\\(\\) stands behind",
+        text="a cache stands behind",
     ),
     Refusal(
         what="`cycle` and other nodes that read their input twice, behind `to_device`",
@@ -132,7 +132,7 @@ REFUSALS: list[Refusal] = [
         when=lambda chain: _behind(chain, "caches", "skips"),
         example="PathList:0 | open_files:0 | read_from_stream:0 | cache:0 | on_error/bad items:0",
         error=GraphError,
-        text="stands behind cache\\(\\)",
+        text="stands behind a cache",
         always=False,
     ),
     Refusal(

@@ -40,6 +40,8 @@ class UnZipper(MapDataPipe[T]):
 
 
 class _Column(MapDataPipe[Any]):
+    node_title = "a column of unzip()"
+
     def __init__(self, main_datapipe: MapDataPipe[Any], instance_id: int) -> None:
         self.source = main_datapipe
         self.instance_id = instance_id

@@ -250,7 +250,7 @@ def _catch_up(iterator: NodeIterator[Any]) -> bool:
 
     False if an input cannot say where it stands.
     """
-    failures = iterator.inputs[0].context.failures if iterator.inputs else None
+    failures = iterator.inputs[0].context.failures if len(iterator.inputs) > 1 else None
     if failures is iterator.context.failures or not isinstance(failures, _OfBranches):
         return True  # it pairs nothing
     for item in iterator.inputs:

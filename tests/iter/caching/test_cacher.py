@@ -181,7 +181,7 @@ def test_what_on_error_leaves_out_is_kept_apart_and_said_before_the_cache(disk: 
     for node in (plain, made("raise"), made("raise").on_error("skip"), made("skip", budget=1)):
         with pytest.raises(ValueError, match="bad"):
             list(node)
-    with pytest.raises(GraphError, match=r"Put another on_error\(\) before cache"):
+    with pytest.raises(GraphError, match=r"stands behind a cache, .* Put another on_error\(\) before it"):
         list(plain.on_error("skip"))
     for workers in (None, 2):
         with DataLoader2(skipping.sharding_filter(), reading_service=make_service(workers, 2)) as loader:

@@ -361,8 +361,86 @@ def test_L2_any_bad_records_at_any_position(first: set[int], second: set[int], a
     assert got + list(again) == [(n, n) for n in range(10) if n not in first | second]
 
 
-def test_a_record_that_is_lost_before_demux_is_lost_alone_and_behind_it_with_its_pair() -> None:
-    low, high = IterableWrapper(range(10)).demux(2, lambda n: failing(4)(n) % 2)
-    assert list(low.zip(high).on_error("skip")) == [(0, 1), (2, 3), (6, 5), (8, 7)]
+def dealt_in_turn(dp: Any) -> Any:
+    return dp.round_robin_demux(2)
+
+
+def dealt_by_kind(dp: Any) -> Any:
+    return dp.demux(2, lambda text: text[0] == "a")
+
+
+DEALT = ["q0", "a0", "q1", "a1", "q2", "a2", "q3", "a3"]
+
+
+def without_q1(text: str) -> str:
+    if text == "q1":
+        raise ValueError("bad: q1")
+    return text
+
+
+def classify(text: str) -> int:
+    return without_q1(text)[0] == "a"
+
+
+def refused(graph: Any) -> None:
+    with pytest.raises(ValueError, match="bad: q1") as caught:
+        list(iterate(graph.on_error("skip")))
+    assert "cannot leave out an item of branch" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("deal", [dealt_in_turn, dealt_by_kind], ids=["in turn", "by kind"])
+def test_what_is_lost_before_it_is_dealt_belongs_to_no_branch(deal: Callable[[Any], Any]) -> None:
+    def branches() -> Any:
+        return deal(IterableWrapper(DEALT).map(without_q1))
+
+    def other() -> Any:
+        return IterableWrapper(DEALT)
+
+    one, two = branches()
+    refused(one.zip(two))
+    one, two = branches()
+    refused(one.map(str).zip(two.map(str)).zip(other()))
+    for first, second in ([0, 1], [1, 0]):  # whichever branch begins the shared pass
+        one, two = branches()
+        left, right = one.fork(2)
+        rest = [left, right.zip(two)]
+        refused(rest[first].concat(rest[second]))
+    one, two = branches()
+    refused(one.on_error("skip").zip(two))
+    inner, outer = dealt_in_turn(one.mux(two))  # dealt twice, and paired behind the second
+    refused(inner.zip(outer))
+    left, right = IterableWrapper(DEALT).map(without_q1).fork(2)
+    refused((lambda dealt: dealt[0].zip(dealt[1]))(deal(left.concat(right))))
+
+
+def test_a_classifier_that_raises_has_dealt_to_no_branch() -> None:
+    one, two = IterableWrapper(DEALT).demux(2, classify)
+    refused(one.zip(two))
+    one, two = IterableWrapper(DEALT).demux(2, classify)
+    assert list(one.concat(two).on_error("skip")) == ["q0", "q2", "q3", "a0", "a1", "a2", "a3"]
+
+
+@pytest.mark.parametrize("deal", [dealt_in_turn, dealt_by_kind], ids=["in turn", "by kind"])
+def test_L2_dealt_branches_that_are_not_paired_go_on_without_it(deal: Callable[[Any], Any]) -> None:
+    def build(paired: bool) -> Any:
+        one, two = deal(IterableWrapper(DEALT).map(without_q1))
+        if not paired:
+            return one.mux_longest(two).on_error("skip")
+        left, right = one.mux_longest(two).fork(2)  # what is lost is lost for both
+        return left.zip(right.map(str)).on_error("skip")
+
+    for paired in (False, True):
+        items = list(build(paired))
+        assert sorted(str(item[0] if paired else item) for item in items) == sorted({*DEALT} - {"q1"})
+        assert not paired or all(one == other for one, other in items)
+        for done in range(len(items) + 1):
+            begun, again = iterate(build(paired)), iterate(build(paired))
+            for _ in range(done):
+                next(begun)
+            again.load_state_dict(begun.state_dict())
+            assert list(again) == items[done:]
+
+
+def test_what_is_lost_behind_demux_is_lost_with_its_pair() -> None:
     low, high = IterableWrapper(range(10)).demux(2, lambda n: n % 2)
     assert list(low.map(failing(4)).zip(high).on_error("skip")) == [(0, 1), (2, 3), (6, 7), (8, 9)]

@@ -42,7 +42,12 @@ class Container(IterDataPipe[Any]):
     names_files = True  # if its input does
     in_step = True  # is something of every item for each branch? Then it is a branch's lag that is bounded
     alike = False  # True if it is the item itself
+    fingerprint_ignores = ("buffer_size",)  # a bound: it says when there is an error, not what is dealt
     form: ClassVar[str]
+
+    @property
+    def node_title(self) -> str:
+        return f"{self.form}()"
 
     def __init__(self, datapipe: IterDataPipe[Any], num_instances: int, buffer_size: int) -> None:
         check_input(self.form, datapipe)
@@ -91,6 +96,10 @@ class Branch(IterDataPipe[Any]):
         self.source = main_datapipe
         self.instance_id = instance_id
 
+    @property
+    def node_title(self) -> str:
+        return f"branch {self.instance_id} of {node_name(self.source)}"
+
     def __len__(self) -> int:
         return self.source.length_of(self.instance_id)
 
@@ -105,9 +114,11 @@ class SharedPass(NodeIterator[Any]):
     keeps_items = True
 
     def __init__(self, node: Container, context: Context, expected: set[int]) -> None:
-        # Of which branch the context is, is by chance
+        # Of which branch the context is, is by chance: it is the graph that says what is paired
         self.alone = _is_alone(node, context)
-        failures = context.failures if context.failures is None or not self.alone else context.failures.at_place
+        failures = context.failures
+        if failures is not None:
+            failures = failures.at_place if self.alone else failures.of_branches()
         super().__init__(node, replace(context, lends=True, failures=failures), node.source)
         self.watch_inputs()
         own, functions = own_functions(node)
@@ -319,18 +330,16 @@ class _BranchIterator(NodeIterator[Any]):
         return self.get_state() | {"inputs": [self.shared.state_for(self.node.instance_id)]}
 
     def leave_out(self) -> bool:
-        return not self.shared.overflown
+        return not self.shared.overflown and (self.shared.alone or not self._deals)
 
     def lost(self, of_input: bool) -> int | None:
-        if of_input or self.shared.overflown:
+        if of_input or not self.leave_out():
             return None
-        if self._deals:  # the branches all lose it
-            return 0 if self.shared.alone else None
-        return 1
+        return 0 if self._deals else 1  # what is lost before it is dealt is lost where it is
 
     def run(self) -> Iterator[Any]:
         shared, branch, hand_out = self.shared, self.node.instance_id, self.node.source.hand_out
-        shared.catch_up(branch, self.count, f"branch {branch} of {node_name(self.node.source)}")
+        shared.catch_up(branch, self.count, node_name(self.node))
         while True:
             self._deals = True
             held = [shared.next_for(branch)]
@@ -348,15 +357,38 @@ class _BranchIterator(NodeIterator[Any]):
         super().close()
 
 
-def _is_alone(node: DataPipe, context: Context) -> bool:
-    """True if its branches are paired with nothing but each other: an item that all lose leaves them in step."""
+def _is_alone(container: Container, context: Context) -> bool:
+    """True if what is lost before ``container`` leaves in step whatever is paired behind it: each node that pairs its
+    inputs reads them through one node, which loses the same for all of them. That is ``container`` itself, say, unless
+    it or one behind it deals each item to one branch: nobody can tell which branch would have got what is lost.
+    """
     graph = context.graph
-    node = graph.original(node)
-    for other in graph.nodes:
-        if pairs(other):
-            reads = [any(item is node for item in walk(branch)) for branch in inputs_of(other)]
-            if any(reads) and not all(reads):
+    node = graph.original(container)
+    ends = {id(node)}
+    dealers = {
+        id(item)
+        for item in graph.nodes
+        if isinstance(item, Container) and not item.in_step and any(found is node for found in walk(item))
+    }
+    for other in filter(pairs, graph.nodes):
+        behind = [{id(item) for item in walk(branch)} for branch in inputs_of(other)]
+        if any(id(node) in reached for reached in behind):
+            gates = set.intersection(*behind) - dealers
+            if not any(_all_ways_pass(gate, other, ends | dealers) for gate in gates):
                 return False
+    return True
+
+
+def _all_ways_pass(gate: int, top: DataPipe, ends: set[int]) -> bool:
+    """Does every way from ``top`` to one of ``ends`` pass ``gate``? All but ``top`` are ids of nodes."""
+    waiting, seen = [top], {gate}
+    for item in waiting:
+        if id(item) in seen:
+            continue
+        if id(item) in ends:
+            return False
+        seen.add(id(item))
+        waiting += inputs_of(item)
     return True
 
 

@@ -104,6 +104,8 @@ def _check_fixed(source: DataPipe) -> None:
 class _Splitter(IterDataPipe[Any]):
     """What the parts have in common."""
 
+    node_title = "random_split()"
+
     def __init__(
         self, source_datapipe: IterDataPipe[Any], total_length: int, weights: Mapping[Any, float], seed: Any
     ) -> None:
@@ -130,6 +132,8 @@ class _Splitter(IterDataPipe[Any]):
 
 
 class _Part(IterDataPipe[Any]):
+    node_title = "a part of random_split()"
+
     def __init__(self, main_datapipe: _Splitter, target: Hashable) -> None:
         self.source = main_datapipe
         self.target = target

@@ -181,14 +181,14 @@ class Cacher(OnePerItem[T]):
         skips = outer.failures is not None and outer.failures.skips
         if skips and not any(getattr(node, "handles_errors", False) for node in walk(source)):
             raise GraphError(
-                "on_error('skip') stands behind cache(), whose items are made once: one that was left out would be "
-                "missing for good, unseen. Put another on_error() before cache(): 'skip' leaves out what cannot be "
+                "on_error('skip') stands behind a cache, whose items are made once: one that was left out would be "
+                "missing for good, unseen. Put another on_error() before it: 'skip' leaves out what cannot be "
                 "made there, 'raise' nothing"
             )
         if any(id(node) in outer.substitutes for node in walk(source)):
             raise GraphError(
-                "cache() stands behind nodes that run in other processes or once for all shards, whose items are those "
-                "of one epoch: put it before them"
+                "a cache stands behind nodes that run in other processes or once for all shards, whose items are those "
+                "of one epoch: put the cache before them"
             )
         inner = outer.inside(GraphIndex.of(source), _SEED)
         return replace(
@@ -281,7 +281,7 @@ class _Making:
         if notes:
             kinds = ", ".join(sorted({kind for kind, _ in notes}))
             raise TypeError(
-                f"cache() would store {kinds} as a pickle, which runs code when it is read: make plain data of it "
+                f"the cache would store {kinds} as a pickle, which runs code when it is read: make plain data of it "
                 "(numbers, arrays, tensors, dicts), or pass allow_pickle=True if no other user can write to the folder"
             )
         return data

@@ -55,6 +55,7 @@ class _PinIterator(NodeIterator[Any]):
 class _Pinned(OnePerItem[Any]):
     iterator = _PinIterator
     form = "pin_memory"
+    node_title = "pin_memory()"
     alters_stream = False
     one_to_one = True
     runs_in_main = True
