@@ -51,7 +51,8 @@ install()
 finders = len(sys.meta_path)
 install()
 assert len(sys.meta_path) == finders
-assert not [name for name in sys.modules if name.startswith(("torchdata.d", "reading_services"))]
+assert not [name for name in sys.modules if name.startswith(("torchdata.dataloader2", "reading_services"))]
+assert torchdata.datapipes.iter.IterableWrapper.__name__ == "IterableWrapper"
 
 import torchpipe
 import torchdata.datapipes as dp
@@ -67,13 +68,16 @@ assert "reading_services" not in sys.modules
 from torchdata.dataloader2 import DataLoader2, MultiProcessingReadingService
 assert DataLoader2 is torchpipe.DataLoader2 and MultiProcessingReadingService.__module__.startswith("reading_services")
 
-for missing in ("torchdata.datapipes.nope", "torchdata.datapipes.iter.util", "torchdata.nope"):
-    try:
-        __import__(missing)
-    except ModuleNotFoundError as error:
-        assert error.name == missing, error
-    else:
-        raise AssertionError(missing)
+within = ["torchdata.datapipes.iter.limiting", "torchdata.datapipes.map.zipper"]
+within += [f"torchpipe.{name}" for name in within]
+for missing in ("torchdata.datapipes.nope", "torchdata.datapipes.iter.util", "torchdata.nope", *within):
+    for name in (missing, f"{missing}.taker"):  # files of torchpipe's are imported by their own names alone
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            assert error.name == missing, error
+        else:
+            raise AssertionError(name)
 
 from torchdata.nodes import Batcher, IterableWrapper, Loader
 print(list(Loader(Batcher(IterableWrapper(range(4)), 2))))
@@ -136,6 +140,7 @@ assert importlib.util.find_spec("torchdata") is None
 from torchpipe.torchdata import install
 install()
 import torchdata
+print(list(torchdata.datapipes.iter.IterableWrapper([1])))
 from torchdata.datapipes.iter import IterableWrapper
 print(list(IterableWrapper(range(3))), torchdata.datapipes.iter.Mapper.__name__)
 try:
@@ -157,7 +162,7 @@ def test_torchdata_may_be_missing(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])}
     command = [sys.executable, "-S", str(script)]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["[0, 1, 2] Mapper", "torchdata.nodes"], done.stderr
+    assert done.stdout.splitlines() == ["[1]", "[0, 1, 2] Mapper", "torchdata.nodes"], done.stderr
 
 
 RUN = """

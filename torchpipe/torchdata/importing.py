@@ -17,7 +17,8 @@ _GONE = ("torchdata.datapipes", "torchdata.dataloader2")  # after torchdata 0.9
 
 
 def install() -> None:
-    """Let ``import torchdata.datapipes`` and ``torchdata.dataloader2`` find torchpipe's modules, in this process.
+    """Let ``import torchdata.datapipes`` and ``torchdata.dataloader2`` find torchpipe's modules, in this process, and
+    ``import torchdata`` alone have ``torchdata.datapipes``, as it had.
 
     For code that was written for torchdata 0.9 or older, where torchdata is not installed or is a newer one, whose own
     modules (``torchdata.nodes``, ``torchdata.stateful_dataloader``) stay as they are. Call it before that code is
@@ -38,6 +39,7 @@ def install() -> None:
                 name=name,
             )
     sys.meta_path.insert(0, _Finder(missing=folders is None))
+    import_module(_GONE[0])  # which puts it into torchdata
 
 
 def _folders() -> Sequence[str] | None:
