@@ -570,6 +570,78 @@ class Clock(Sampler[int]):
         return LENGTH
 
 
+class Place:
+    """An index of the user's, without a __repr__."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class AnyKind:
+    """Reads a whole batch by indices of any kind."""
+
+    def __len__(self) -> int:
+        return 4000
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("a batch is asked for at once")
+
+    def __getitems__(self, indices: Any) -> list[int]:
+        return [getattr(index, "number", 0) if not isinstance(index, torch.Tensor) else int(index) for index in indices]
+
+
+class Batches(Sampler[Any]):
+    """Makes its batches anew in each pass; ``changed`` is added in the middle of the first of them."""
+
+    changed = 0
+
+    def __init__(self, make: Callable[[list[int]], Any]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(3):
+            numbers = list(range(number, number + 1200))
+            if not number:
+                numbers[600] += Batches.changed
+            yield self.make(numbers)
+
+    def __len__(self) -> int:
+        return 3
+
+
+def places(numbers: list[int]) -> Any:
+    return [Place(number) for number in numbers]
+
+
+def numpys(numbers: list[int]) -> Any:
+    return list(np.array(numbers))
+
+
+KINDS = {"objects": places, "a tensor": torch.tensor, "numpy": numpys, "an array": np.array, "a set": frozenset}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_L2_batches_are_compared_by_the_values_of_their_indices(
+    make: Callable[[list[int]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loader() -> Any:
+        return DataLoader(AnyKind(), batch_sampler=Batches(make), collate_fn=len)
+
+    begun = iter(loader_ := loader())
+    next(begun)
+    state = loader_.state_dict()
+    torch.set_printoptions(threshold=10)
+    try:
+        (again := loader()).load_state_dict(state)
+        assert list(again) == list(begun)
+    finally:
+        torch.set_printoptions(profile="default")
+    monkeypatch.setattr(Batches, "changed", 2000)
+    (other := loader()).load_state_dict(state)
+    with pytest.raises(StateError, match="Batches does not give the batches again"):
+        list(other)
+
+
 def test_L7_an_order_that_is_not_given_again_is_refused() -> None:
     loader = DataLoader(Numbers(LENGTH), 2, sampler=Clock())
     for _ in itertools.islice(loader, 2):

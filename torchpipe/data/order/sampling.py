@@ -27,11 +27,14 @@ from torchpipe.compat.torch_private import reads_whole
 from torchpipe.data.order.rollover import RolloverPass
 from torchpipe.data.order.samplers import MOST_SEED, Samplers, length_of, load_into, place_of
 from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.node.describe import describe
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state.flat import damaged, shown
 
 __all__ = ["Order", "OrderState", "OwnPlace", "begin_order", "check_order", "check_place", "is_computed"]
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and where it stands."""
@@ -512,9 +515,16 @@ class _Sampled(Order):
 
 
 def _digest(indices: Any, before: int) -> int:
-    """A checksum of the batches so far."""
-    try:
-        data = marshal.dumps(indices, 2)  # the second version writes equal values alike
-    except ValueError:  # numpy's integers, tensors
-        data = repr(indices).encode()
+    """A checksum of the batches so far: of all their numbers and texts, in any container, array or tensor."""
+    # The second version of marshal writes equal values alike
+    data = marshal.dumps(indices, 2) if _is_plain(indices) else describe(indices).encode("utf-8", "surrogatepass")
     return zlib.crc32(data, before)
+
+
+def _is_plain(value: Any) -> bool:
+    """Is it made of Python's own numbers and texts alone, in an order of their own?"""
+    if type(value) is dict:
+        return _is_plain([*value.keys(), *value.values()])
+    if type(value) not in (list, tuple):
+        return type(value) in _PLAIN
+    return _PLAIN.issuperset(map(type, value)) or all(map(_is_plain, value))
