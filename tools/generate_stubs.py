@@ -19,6 +19,7 @@ it makes ``def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]``. Rules:
   (``self: Zipper[tuple[A, B]]``) says by it what the form returns.
 - A class with a ``__new__`` that is annotated to return something else (``fork``: a list of nodes) is typed by that.
 - Bases may be found in other modules of the package, ``__init__`` may be inherited.
+- What a method returns is said by its arguments: a type variable that none of them names is an error here.
 """
 
 from __future__ import annotations
@@ -290,7 +291,15 @@ class Builder:
             self._exported(ast.parse(self_type, mode="eval").body, owner, node) if self_type else None
         )
         _plain_defaults(arguments)
-        returns = ast.unparse(self._exported(substitute(result, values), node.module, node))
+        returned = self._exported(substitute(result, values), node.module, node)
+        returns = ast.unparse(returned)
+        bound = {name for item in _all_arguments(arguments) if item.annotation for name in names_in(item.annotation)}
+        for name in names_in(returned):
+            if name != "T_co" and name in self.type_vars and name not in bound:
+                raise StubError(
+                    f"{node.module.name}.{node.cls.name}: no argument of {node.form} says what {name} is, so that it "
+                    f"returns {returns.replace(name, 'Never')}: name {name} in an argument, or write overloads"
+                )
         body = _docstring(node)
         return f"def {node.form}({ast.unparse(arguments)}) -> {returns}:\n{textwrap.indent(body, '    ')}\n"
 

@@ -27,6 +27,9 @@ def chain() -> list[Any]:
     batches = texts.batch(2)
     assert_type(batches, IterDataPipe[list[str]])
     assert_type(IterableWrapper([1, 2]).map(str).batch(2), IterDataPipe[list[str]])
+    assert_type(source.parallel_map(str, num_threads=2), IterDataPipe[str])
+    assert_type(source.threadpool_map(str, max_workers=2), IterDataPipe[str])
+    assert_type(source.zip(source).threadpool_map(half, 0), IterDataPipe[Any])
     return list(batches)
 
 

@@ -170,6 +170,11 @@ def test_types_that_a_module_defines_are_imported_from_it() -> None:
             '@functional_datapipe("f")\nclass F(IterDataPipe[T]):\n def __init__(self, d: IterDataPipe[T], q: Q): pass',
             "uses Q, which is unknown",
         ),
+        (
+            '@functional_datapipe("f")\nclass F(IterDataPipe[R]):\n'
+            " def __init__(self, d: IterDataPipe[T], fn: Callable[..., Any]): pass",
+            r"no argument of f says what R is, so that it returns IterDataPipe\[Never\]",
+        ),
     ],
 )
 def test_what_no_method_can_be_made_from_is_refused(source: str, message: str) -> None:

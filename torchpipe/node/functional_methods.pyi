@@ -777,15 +777,24 @@ class IterMethods(Generic[T_co]):
     def take(self, count: int) -> IterDataPipe[T_co]:
         """The first ``count`` items; no more than these are pulled from the input."""
 
+    @overload
+    def threadpool_map(
+        self, fn: Callable[[T_co], R], *, scheduled_tasks: int = ..., max_workers: int | None = ...
+    ) -> IterDataPipe[R]:
+        """``parallel_map`` with torchdata's arguments: ``scheduled_tasks`` items are pulled ahead, for
+        ``max_workers``.
+        """
+
+    @overload
     def threadpool_map(
         self,
         fn: Callable[..., Any],
-        input_col: Any = None,
-        output_col: Any = None,
-        scheduled_tasks: int = 128,
-        max_workers: int | None = None,
+        input_col: Any = ...,
+        output_col: Any = ...,
+        scheduled_tasks: int = ...,
+        max_workers: int | None = ...,
         **threadpool_kwargs: Any,
-    ) -> IterDataPipe[R]:
+    ) -> IterDataPipe[Any]:
         """``parallel_map`` with torchdata's arguments: ``scheduled_tasks`` items are pulled ahead, for
         ``max_workers``.
         """
