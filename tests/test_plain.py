@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -90,6 +93,45 @@ def test_branches_and_weights_may_be_numbers_of_any_kind(of: Any) -> None:
     assert list(SampleMultiplexer({IterableWrapper([1] * 9): of(2), IterableWrapper([2] * 9): of(1)}, seed=1)) == list(
         plain
     )
+
+
+NAMED: dict[str, Callable[[Any], Any]] = {
+    "drop": lambda of: PARTS.drop(of(1)),
+    "drop several": lambda of: PARTS.drop([of(1), of(2)]),
+    "slice": lambda of: PARTS.slice([of(0), 1]),
+    "slice from": lambda of: PARTS.slice(of(0), of(2)),
+    "slice of dicts": lambda of: IterableWrapper([{0: "a", 1: "b"}]).slice(of(1)),
+    "flatten": lambda of: PARTS.flatten(of(1)),
+    "map": lambda of: PARTS.map(str, of(1), of(0)),
+    "map of dicts": lambda of: IterableWrapper([{0: "a", 1: "b"}]).map(str.upper, of(1), of(2)),
+    "map several": lambda of: PARTS.map(lambda one, other: (one, other), [of(0), of(2)]),
+    "filter": lambda of: PARTS.filter(bool, input_col=of(0)),
+    "enumerate": lambda of: PARTS.enumerate(of(3)),
+    "unzip": lambda of: PARTS.unzip(3, columns_to_skip=[of(1)])[1],
+}
+PARTS: IterDataPipe[Any] = IterableWrapper([("a", ["b", "c"], "d"), ("e", ["f"], "g")])
+
+
+@pytest.mark.parametrize("of", [np.int64, np.uint8, np.array, torch.tensor], ids=lambda of: of.__name__)
+@pytest.mark.parametrize("form", NAMED)
+def test_places_and_columns_may_be_numbers_of_any_kind(form: str, of: Any) -> None:
+    assert list(NAMED[form](of)) == list(NAMED[form](int))
+    begun, again = DataLoader2(NAMED[form](of)), DataLoader2(NAMED[form](of))
+    stream = iter(begun)
+    next(stream)
+    again.load_state_dict(saved(begun.state_dict()))
+    assert list(again) == list(stream)
+
+
+def test_a_row_group_may_be_a_number_of_numpys(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": range(6)}), tmp_path / "t.parquet", row_group_size=2)
+    path = str(tmp_path / "t.parquet")
+    assert list(IterableWrapper([(path, np.int64(1))]).read_parquet()) == [{"n": 2}, {"n": 3}]
+
+
+def test_what_is_kept_of_a_map_is_drawn_alike_for_each_kind_of_number() -> None:
+    made = [SequenceWrapper(range(3)).map(lambda n: (n, np.random.random())).in_memory_cache() for _ in range(2)]
+    assert made[0][np.int64(1)] == made[1][1] == made[1][torch.tensor(1)]
 
 
 @pytest.mark.parametrize("value", [True, np.bool_(True), torch.tensor(True), -1, float("nan"), np.float32("inf"), "3"])

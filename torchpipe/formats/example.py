@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.node.plain import plain
+
 __all__ = ["example_parser", "parse_example"]
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
@@ -56,7 +58,7 @@ def example_parser(spec: Mapping[str, tuple[Sequence[int], Any]] | None) -> Call
             raise ValueError(
                 f"spec of {name!r} must be a pair (shape, dtype) such as ((3,), torch.float32), got {rule!r}"
             )
-        if not all(type(size) is int and size >= -1 for size in rule[0]) or list(rule[0]).count(-1) > 1:
+        if not all(type(size) is int and size >= -1 for size in map(plain, rule[0])) or list(rule[0]).count(-1) > 1:
             raise ValueError(
                 f"spec: the shape of {name!r} must be of whole numbers, one of them -1 at most, got {rule[0]!r}"
             )

@@ -6,7 +6,7 @@ import zlib
 from typing import Any, TypeVar
 
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
-from torchpipe.node.plain import as_key
+from torchpipe.node.plain import as_key, plain_key
 from torchpipe.node.validate import check_map_input
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.state.copying import copy_item
@@ -29,6 +29,7 @@ class _Held:
 
     def read(self, index: Any) -> Any:
         """The item, with what its functions draw from the global random states: the same wherever and whenever."""
+        index = plain_key(index)
         number = index if type(index) is int and index >= 0 else zlib.crc32(repr(index).encode())
         return self.random.within(_SEED, 0, number, lambda: self.source[index])
 

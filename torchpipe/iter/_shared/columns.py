@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from torchpipe.node.plain import plain_key
+
 __all__ = ["apply_to_columns", "single_output", "with_columns"]
 
 
@@ -13,10 +15,11 @@ def with_columns(fn: Callable[..., Any], input_col: Any) -> Callable[[Any], Any]
     """A function of a whole item that calls ``fn`` with the item's columns; ``fn`` itself if ``input_col`` is None."""
     if input_col is None:
         return fn
+    columns = _listed(input_col)
     if isinstance(input_col, list | tuple):
-        columns = tuple(input_col)
         return lambda item: fn(*[item[column] for column in columns])
-    return lambda item: fn(item[input_col])
+    column = columns[0]
+    return lambda item: fn(item[column])
 
 
 def single_output(input_col: Any, output_col: Any) -> Any:
@@ -34,12 +37,12 @@ def single_output(input_col: Any, output_col: Any) -> Any:
     if isinstance(output_col, list | tuple):
         if len(output_col) != 1:
             raise ValueError(f"output_col must name one column, got {output_col!r}: the function has one result")
-        return output_col[0]
-    return output_col
+        output_col = output_col[0]
+    return plain_key(output_col)
 
 
 def _listed(columns: Any) -> list[Any]:
-    return list(columns) if isinstance(columns, list | tuple) else [columns]
+    return list(map(plain_key, columns)) if isinstance(columns, list | tuple) else [plain_key(columns)]
 
 
 def apply_to_columns(fn: Callable[..., Any], input_col: Any, output_col: Any) -> Callable[[Any], Any]:
@@ -51,7 +54,7 @@ def apply_to_columns(fn: Callable[..., Any], input_col: Any, output_col: Any) ->
     if input_col is None:
         return fn
     call = with_columns(fn, input_col)
-    first, *rest = input_col if isinstance(input_col, list | tuple) else (input_col,)
+    first, *rest = _listed(input_col)
     target = first if output_col is None else output_col
     removed = sorted(rest, reverse=True) if output_col is None else []
     append = output_col is not None and output_col == -1

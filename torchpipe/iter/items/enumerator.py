@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.plain import plain
 
 __all__ = ["Enumerator"]
 
@@ -45,6 +46,7 @@ class Enumerator(OnePerItem[tuple[int, T]]):
 
     def __init__(self, source_datapipe: IterDataPipe[T], starting_index: int = 0) -> None:
         super().__init__(source_datapipe)
+        starting_index = plain(starting_index)
         if isinstance(starting_index, bool) or not isinstance(starting_index, int):
             raise TypeError(f"starting_index must be an integer, got {starting_index!r}")
         self.starting_index = starting_index

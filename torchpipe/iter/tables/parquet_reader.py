@@ -11,6 +11,7 @@ from torchpipe.iter._shared.paths import PathList, Paths
 from torchpipe.iter._shared.pieces import rows_kept
 from torchpipe.iter._shared.tables import TableReader
 from torchpipe.node.datapipe import functional_datapipe
+from torchpipe.node.plain import plain
 
 __all__ = ["ParquetReader"]
 
@@ -61,7 +62,7 @@ class ParquetReader(TableReader):
     def piece_of(self, item: object) -> tuple[str, tuple[int, int] | None]:
         if isinstance(item, Piece) or not (isinstance(item, tuple | list) and len(item) == 2):
             return super().piece_of(item)
-        path, group = item
+        path, group = item[0], plain(item[1])
         if type(group) is not int:
             raise TypeError(f"read_parquet needs paths or pairs (path, row group), got {item!r:.80}")
         return super().piece_of(path)[0], (group, group + 1)

@@ -7,13 +7,14 @@ from typing import Any
 
 from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.plain import plain, plain_key
 from torchpipe.node.validate import check_count
 
 __all__ = ["Dropper", "Flattener", "Slicer"]
 
 
 def _several(value: Any) -> tuple[Hashable, ...]:
-    return tuple(dict.fromkeys(value if isinstance(value, list) else [value]))
+    return tuple(dict.fromkeys(map(plain_key, value if isinstance(value, list) else [value])))
 
 
 def _like(item: Any, parts: list[Any]) -> Any:
@@ -72,8 +73,8 @@ class Slicer(Itemwise[Any]):
         if self.named and (stop is not None or step is not None):
             raise ValueError(f"index={index!r} names places: leave out stop={stop!r} and step={step!r}")
         step = None if step is None else check_count("step", step, at_least=1)
-        self.index = _several(index) if self.named else index
-        self.stop = stop
+        self.index = _several(index) if self.named else plain_key(index)
+        self.stop = plain(stop)
         self.step = step
 
     def change(self, item: Any) -> Any:
