@@ -123,6 +123,7 @@ NEED_NOT = {
     "storage_options": "how data are reached",
     "use_threads": "alters nothing of the stream",
     "verify": "alters nothing of the stream",
+    "num_threads": "alters nothing of the stream",
     "page_size": "alters nothing of the stream",
     "lease_timeout_s": "alters nothing of the stream",
     "max_bytes": "how much a cache keeps",
@@ -306,6 +307,27 @@ OF_FORMS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
     "list_files": (lambda value: torchpipe.iter.FileLister(".", masks=value), ["*.a"] * 9, ["*.a"] * 8 + ["*.b"]),
 }
 """Of nodes that are made otherwise, the arguments that are long or hold something."""
+
+
+ONLY_HOW_FAST: dict[str, Callable[[int], Any]] = {
+    "parallel_map": lambda value: NODES.parallel_map(tuple, num_threads=value),
+    "threadpool_map": lambda value: NODES.threadpool_map(tuple, max_workers=value),
+    "async_map_batches": lambda value: NODES.async_map_batches(later, 2, max_concurrency=value),
+    "fork": lambda value: NODES.fork(2, buffer_size=value)[0].concat(NODES),
+    "demux": lambda value: NODES.demux(2, len, buffer_size=value)[0].concat(NODES),
+    "round_robin_demux": lambda value: NODES.round_robin_demux(2, buffer_size=value)[0].concat(NODES),
+    "unzip": lambda value: NODES.unzip(3, buffer_size=value)[0].concat(NODES),
+}
+
+
+async def later(item: Any) -> Any:
+    return item
+
+
+@pytest.mark.parametrize("name", ONLY_HOW_FAST)
+def test_what_changes_no_item_does_not_count(name: str) -> None:
+    made = ONLY_HOW_FAST[name]
+    assert fingerprint(made(2)) == fingerprint(made(3))
 
 
 @pytest.mark.parametrize("name", OF_FORMS)

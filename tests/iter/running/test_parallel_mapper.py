@@ -215,3 +215,38 @@ def test_L8_forged_states_are_refused(forge: dict[str, Any]) -> None:
         state = decode(encode(stream.state_dict()))
     with pytest.raises(StateError):
         iterate(node).load_state_dict(state | forge)
+
+
+THREADS: dict[str, Any] = {
+    "parallel_map": lambda node, count: node.parallel_map(with_generator, num_threads=count, rng=True),
+    "threadpool_map": lambda node, count: node.threadpool_map(uneven, max_workers=count, scheduled_tasks=5),
+}
+
+
+@pytest.mark.parametrize("form", THREADS)
+def test_L2_a_state_loads_under_another_number_of_threads(form: str) -> None:
+    def loader(count: int) -> DataLoader2[Any]:
+        made: DataLoader2[Any] = DataLoader2(THREADS[form](IterableWrapper(range(30)).shuffle(), count).batch(3))
+        made.seed(3)
+        return made
+
+    def epochs(made: DataLoader2[Any]) -> list[Any]:
+        return [list(made), list(made)]
+
+    expected = epochs(loader(2))
+    for done in (0, 1, 5, 10):
+        begun = loader(2)
+        stream = iter(begun)
+        head = [next(stream) for _ in range(done)]
+        for count in (1, 3, 4):
+            again = loader(count)
+            again.load_state_dict(begun.state_dict())
+            rest, next_epoch = epochs(again)
+            assert [head + rest, next_epoch] == expected
+
+
+def test_the_argument_is_named_as_it_was_given() -> None:
+    with pytest.raises(ValueError, match="max_workers must be at most 1024, got 2000"):
+        IterableWrapper(range(3)).threadpool_map(str, max_workers=2000)
+    with pytest.raises(ValueError, match="num_threads must be at most 1024, got 2000"):
+        IterableWrapper(range(3)).parallel_map(str, num_threads=2000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import takewhile
 from typing import Any, TypeVar, overload
@@ -30,14 +30,15 @@ from torchpipe.randomness.global_random import RandomStates
 from torchpipe.randomness.seeds import ItemStreams, stored_key
 from torchpipe.state.copying import copy_item
 
-__all__ = ["ParallelMapper"]
+__all__ = ["MOST_THREADS", "ParallelMapper"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _END: Any = object()
 _CHECK_EVERY = 64  # items between two looks at the global random states
-_MOST_THREADS = 1024
+MOST_THREADS = 1024
+_BUFFER = 8  # the same for a few threads more or less, so that a state loads under them
 
 
 class _ParallelIterator(CountingIterator[R]):
@@ -171,14 +172,15 @@ class ParallelMapper(OnePerItem[R]):
 
     Gains where ``fn`` waits, or computes without holding Python's interpreter lock: reading, decoding images, video and
     audio, tensor operations. ``input_col`` and ``output_col`` are as with ``map``. Up to ``buffer_size`` items (by
-    default twice the threads) are pulled ahead, always as many, so that what the nodes before draw does not depend on
-    timing. An exception is raised at its item's place.
+    default 8, or twice the threads if that is more) are pulled ahead, always as many, so that what the nodes before
+    draw does not depend on timing. An exception is raised at its item's place.
 
     Threads share the process's global random states, so ``fn`` must not draw from them: the first item of a pass is
     looked after, and every 64th. Nor can it have a state. With ``rng=True`` it is called with a numpy ``Generator`` of
     the item's own as its last argument, as ``random_map`` does.
 
-    State: the *inputs* of the items that are pulled ahead; give it paths or bytes, not open files. ``fn`` may change
+    State: the *inputs* of the items that are pulled ahead; give it paths or bytes, not open files. It loads under
+    another ``num_threads`` with the same ``buffer_size``. ``fn`` may change
     its item in place: it is called with copies (of what can be changed: not of numbers, texts and bytes).
 
     Raises: ValueError for counts below 1, or columns that ``fn`` cannot take; TypeError if ``fn`` is no function or has
@@ -186,6 +188,7 @@ class ParallelMapper(OnePerItem[R]):
     """
 
     iterator = _ParallelIterator
+    fingerprint_ignores = ("num_threads",)
 
     @overload
     def __init__(
@@ -226,10 +229,15 @@ class ParallelMapper(OnePerItem[R]):
         self.fn = fn
         self.input_col = input_col
         self.output_col = single_output(input_col, output_col)
-        self.num_threads = check_count("num_threads", num_threads, at_least=1, at_most=_MOST_THREADS)
+        self.num_threads = check_count("num_threads", num_threads, at_least=1, at_most=MOST_THREADS)
         self.buffer_size = (
-            2 * num_threads if buffer_size is None else check_count("buffer_size", buffer_size, at_least=1)
+            max(_BUFFER, 2 * self.num_threads)
+            if buffer_size is None
+            else check_count("buffer_size", buffer_size, at_least=1)
         )
+
+    def made_of(self) -> Mapping[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in self.fingerprint_ignores}
 
 
 def _begin(threads: int) -> Callable[[], None]:

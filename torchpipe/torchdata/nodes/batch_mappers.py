@@ -151,6 +151,8 @@ class _AsyncBatches(OnePerItem[list[Any]]):
     iterator = _AsyncIterator
     one_to_one = True
     form = "async_map_batches"
+    node_title = "async_map_batches()"
+    fingerprint_ignores = ("max_concurrency",)
 
     def __init__(
         self,

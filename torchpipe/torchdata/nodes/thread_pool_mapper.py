@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-from torchpipe.iter.running.parallel_mapper import ParallelMapper
+from torchpipe.iter.running.parallel_mapper import MOST_THREADS, ParallelMapper
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_input
 
 __all__ = ["ThreadPoolMapper"]
 
+T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -21,6 +22,26 @@ class ThreadPoolMapper(ParallelMapper[R]):
     These are 4 threads by default. Other arguments of Python's thread pool are refused, as it is not used.
     """
 
+    @overload
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[T],
+        fn: Callable[[T], R],
+        *,
+        scheduled_tasks: int = ...,
+        max_workers: int | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ThreadPoolMapper[Any],
+        source_datapipe: IterDataPipe[Any],
+        fn: Callable[..., Any],
+        input_col: Any = ...,
+        output_col: Any = ...,
+        scheduled_tasks: int = ...,
+        max_workers: int | None = ...,
+        **threadpool_kwargs: Any,
+    ) -> None: ...
     def __init__(
         self,
         source_datapipe: IterDataPipe[Any],
@@ -36,11 +57,12 @@ class ThreadPoolMapper(ParallelMapper[R]):
             raise TypeError(
                 f"threadpool_map takes no {', '.join(threadpool_kwargs)}: its threads are not Python's pool"
             )
+        threads = 4 if max_workers is None else max_workers
         super().__init__(
             source_datapipe,
             fn,
             input_col,
             output_col,
-            num_threads=4 if max_workers is None else check_count("max_workers", max_workers, at_least=1),
+            num_threads=check_count("max_workers", threads, at_least=1, at_most=MOST_THREADS),
             buffer_size=check_count("scheduled_tasks", scheduled_tasks, at_least=1),
         )
