@@ -1,4 +1,5 @@
-"""How many workers should host the shards, and how far they may run ahead: measured, decided, and told the supervisor.
+"""How many workers should host the shards, and how far they may run ahead: measured, and decided. Runs in the main
+process.
 
 :class:`Tuner` decides from what an interval was like. :class:`Autotune` measures intervals while chunks are pulled.
 

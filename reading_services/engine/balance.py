@@ -1,9 +1,10 @@
 """Which worker hosts which shards: by how fast each worker has turned out to be, and whether it has started at all.
+Runs in the main process.
 
 The stream takes from the shards in turn, so it is as fast as the slowest shard. Shards that a slow worker hosts beside
 others are moved to faster ones; those of a worker that has not started (its resources are in use, its node is gone) to
-those that have, and back when it has. All shards begin anew at their cursors then, so it is done only where it brings
-much.
+those that have, and back when it has. Shards that move begin anew at their cursors (where items are dispatched, all
+do), so it is done only where it brings much.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How far a lane may run ahead of the consumer, and how many items its next chunk may hold. Decisions alone."""
+"""How far a lane may run ahead of the consumer, and how many items its next chunk may hold. Decisions alone.
+
+Runs where chunks are made or asked for: in a worker process, and for an actor in the main process.
+"""
 
 from __future__ import annotations
 

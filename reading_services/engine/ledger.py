@@ -1,4 +1,5 @@
-"""What is known of each lane: what has arrived, what was used, where a restart must begin. Pure data."""
+"""What is known of each lane: what has arrived, what was used, where a restart must begin. Pure data, in
+the main process."""
 
 from __future__ import annotations
 

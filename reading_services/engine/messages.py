@@ -1,4 +1,4 @@
-"""What the engine tells a worker, and what a worker reports: data, no callables.
+"""What the engine tells a worker, and what a worker reports: data, no callables. Used in both.
 
 ::
 

@@ -1,4 +1,5 @@
-"""What to do after a worker has ended: open it anew, when, or give up. Decisions alone: no I/O, no clock.
+"""What to do after a worker has ended: open it anew, when, or give up. Decisions alone: no I/O, no clock. Runs in
+the main process.
 
 The rule:
 

@@ -33,7 +33,7 @@ from reading_services.engine.options import WorkerLimits
 from reading_services.engine.policy import Policy
 from reading_services.engine.restarts import Restarts
 from reading_services.engine.staffing import Staffing
-from reading_services.engine.whole_calls import WholeCalls
+from reading_services.engine.unfinished_calls import UnfinishedCalls
 from reading_services.engine.worker_stats import WorkerStats
 from reading_services.engine.workers import DISPATCHER, Arrival, Worker, WorkerCounters, WorkerPool
 from torchpipe.errors import IteratorInvalidated
@@ -75,7 +75,7 @@ class Supervisor:
         self._restarts = Restarts(workers, lanes, stats, restarts, clock)
         self._events = EventHandler(workers, lanes, self._restarts, stats)
         self._staffing = Staffing(policies, fewest, workers, lanes, self._restarts, self._events, stats, clock)
-        self._calls = WholeCalls()  # of its methods from outside
+        self._calls = UnfinishedCalls()  # of its methods from outside
         self._lock = threading.RLock()  # a Condition is taken in Python code, where Ctrl-C would leave it taken
         self._changed = threading.Condition(self._lock)
         self._awaited = False  # True while a thread waits for the workers

@@ -1,4 +1,5 @@
-"""What workers have done in an epoch, those that have ended in it included. Nobody is asked."""
+"""What workers have done in an epoch, those that have ended in it included. Nobody is asked. Runs in the main
+process."""
 
 from __future__ import annotations
 

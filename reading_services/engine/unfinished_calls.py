@@ -1,4 +1,4 @@
-"""Knows whether a call was left in its midst.
+"""Knows whether a call of the supervisor was cut short. Runs in the main process.
 
 Ctrl-C, or a signal handler that raises, may leave the supervisor between two halves of a message: nobody can say then
 what has been received and what was sent. Its workers are not used again.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["WholeCalls"]
+__all__ = ["UnfinishedCalls"]
 
 
-class WholeCalls:
+class UnfinishedCalls:
     """``with calls: ...`` around each call, which does not call another one.
 
     Any exception counts, this class's own instructions included: a handler's may be a TimeoutError as well as a
