@@ -1,4 +1,4 @@
-"""torchdata's names: the nodes that torchpipe's own make unnecessary, and torchdata 0.9's modules under their paths.
+"""torchdata's nodes for which torchpipe has a better one, and torchdata 0.9's modules under their paths.
 
 ``torchpipe.torchdata.datapipes`` and ``torchpipe.torchdata.dataloader2`` have the names of torchdata's modules of these
 paths; after :func:`install`, ``import torchdata.datapipes`` finds them. A name is imported when it is first asked for.

@@ -27,5 +27,5 @@ def check_same_fields(form: str, samples: Sequence[Mapping[Any, Any]]) -> None:
         other = "has" if lacking else "has not"
         raise KeyError(
             f"{form}: sample {number} of {len(samples)} {what}, which sample 0 {other}: give all samples of a batch "
-            "the same fields, or remove those that not all have"
+            "the same fields, or remove fields that some samples lack"
         )

@@ -15,7 +15,7 @@ __all__ = ["Taker"]
 T = TypeVar("T")
 
 
-class _HeadIterator(NodeIterator[T]):
+class _TakeIterator(NodeIterator[T]):
     node: Taker[T]
     saved = ("count",)
     count = 0
@@ -50,7 +50,7 @@ class Taker(OneInput[T]):
     Raises: ValueError if ``count`` is negative.
     """
 
-    iterator = _HeadIterator
+    iterator = _TakeIterator
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
