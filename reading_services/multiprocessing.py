@@ -57,9 +57,10 @@ class MultiProcessingReadingService(HostedReadingService):
         device_prefetch: how many batches it keeps ahead on the device.
         timeout: seconds without a sign of life, or of work in which nothing comes, after which a worker is taken for
             stopped, killed and replaced: what hangs ``max_deaths`` times is an error that names the item, or the start.
-            The time begins anew with each item, also with those that are made again after a restart. Choose it longer
-            than any item takes, than what comes before the first one (unpickling, worker_init_fn, opening files), and
-            than any native call of yours that keeps the interpreter lock. None: never.
+            The time begins anew with each item that a worker hands out, also with those that are made again after a
+            restart; items that a filter drops are part of the next one's. Choose it longer than any item takes, than
+            what comes before the first one (unpickling, worker_init_fn, opening files), and than any native call of
+            yours that keeps the interpreter lock. None: never.
         max_deaths: deaths at one and the same item that are an error. Give more where workers are killed from outside
             now and then (SIGKILL, preemption) and an item takes long.
         max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever

@@ -38,7 +38,7 @@ class ActorProgress:
     def skipping_to(self, lane: int, index: int) -> None:
         """Nobody could read it after a death: the driver goes by what it has asked for."""
 
-    def making(self, lane: int, index: int, count: int) -> None:
+    def making(self, lane: int, index: int, count: int) -> int:
         """As above; but in an actor that is to be asked for it."""
         if self._to_announce > 0:
             self._to_announce -= 1
@@ -46,6 +46,7 @@ class ActorProgress:
             self._at = index
             if self._announces:  # else it was called off before
                 self._seen.wait()
+        return count
 
     def remade(self) -> None:
         """As above."""

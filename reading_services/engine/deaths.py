@@ -1,4 +1,7 @@
-"""What the user is told of a worker that has ended: a line for the log, and the error if it is no accident."""
+"""What the user is told of a worker that has ended: a line for the log, and the error if it is no accident.
+
+Runs in the main process.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,12 @@ class Death:
 
     def _error_text(self, decision: Decision, max_restarts: int | None) -> str:
         where = f" in {self.end.node}" if self.end.node is not None else ""
+        if self.end.timed_out:
+            return (
+                f"{self}{where}, as often as max_deaths and max_restarts allow. If nothing hangs there, give more of "
+                f"timeout=: it must be longer than whatever a worker does without handing {self._unit}s out (its "
+                "start, a long one, a run of those that a filter drops)"
+            )
         if decision.exhausted:
             return (
                 f"{self}{where}: that is one death more than max_restarts={max_restarts} allows. No item is known to "

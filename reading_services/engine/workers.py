@@ -131,6 +131,7 @@ class End:
     ``own``: it brought about its end, by an exit or a crash; otherwise somebody else may have ended it. ``lane`` and
     ``items`` are what it was making, or on its way to (``begun`` False); lane -1: nothing. Items that were begun
     together are given together: one of them may be to blame. ``node``: the one at work, if that is known.
+    ``timed_out``: it was killed here, since it made no progress within the timeout.
     """
 
     cause: str
@@ -139,6 +140,7 @@ class End:
     items: range = range(1)
     begun: bool = False
     node: str | None = None
+    timed_out: bool = False
     pid: int | None = None
     exitcode: int | None = None
 

@@ -28,8 +28,8 @@ class ProgressNote(Protocol):
     def skipping_to(self, lane: int, index: int) -> None:
         """``lane`` is being brought to item ``index``, which is not begun yet."""
 
-    def making(self, lane: int, index: int, count: int) -> None:
-        """``count`` items from ``index`` on of ``lane`` are being made from now on."""
+    def making(self, lane: int, index: int, count: int) -> int:
+        """``count`` items from ``index`` on of ``lane`` are being made from now on; or fewer: so many."""
 
     def remade(self) -> None:
         """An item before that one was made again."""

@@ -43,6 +43,7 @@ from reading_services.processes.dispatch_link import Listener
 from reading_services.processes.dispatcher import run_dispatcher
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.process import ProcessWorker
+from reading_services.processes.status_page import Field
 from reading_services.processes.stopping import ask_to_stop, stop_all
 from reading_services.processes.worker import run_worker
 from torchpipe.ahead.at_exit import begin_exit, is_cut_off
@@ -131,6 +132,7 @@ class ProcessPool(WorkerPool):
                 send=partial(_send, self._lock, self._selector),  # not a method: a worker does not keep all of them
             )
             worker.page.times.wanted = self._measures_nodes
+            worker.page[Field.EACH] = self._silent_s is not None
             ours = [other.channel.fileno() for other in self]
             ours += [self._woken.fileno(), self._waker.fileno()]
             if self._listener is not None and number != DISPATCHER:

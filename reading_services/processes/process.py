@@ -223,6 +223,7 @@ class ProcessWorker:
             items=range(index, index + max(1, count)),
             begun=bool(begun) and lane >= 0,
             node=self._node_names.get(node),
+            timed_out=self.stuck,
             pid=self.pid or None,
             exitcode=code,
         )

@@ -30,11 +30,12 @@ class Field(IntEnum):
     NODE = 4  # the number of the node at work, -1 if not traced
     BEGUN = 5  # when it was begun, in monotonic ns; 0 while it is not: on the way there, or waiting for what it needs
     AGAIN = 6  # how many items were made again, on the way to where something stood
+    EACH = 7  # 1: each item is begun by itself, since somebody looks how long it takes
 
 
 _SIZE = len(Field) + TimeSheet.SIZE
 _LANE, _INDEX, _COUNT, _BEGUN = int(Field.LANE), int(Field.INDEX), int(Field.COUNT), int(Field.BEGUN)
-_AGAIN = int(Field.AGAIN)
+_AGAIN, _EACH = int(Field.AGAIN), int(Field.EACH)
 
 
 class StatusPage(SharedFile):
@@ -67,14 +68,17 @@ class StatusPage(SharedFile):
         for field, value in zip(Field, (0, -1, 0, 1, -1, 0, 0)):
             self._fields[field] = value
 
-    def making(self, lane: int, index: int, count: int) -> None:
-        """``count`` items from ``index`` on of ``lane`` are being made from now on."""
+    def making(self, lane: int, index: int, count: int) -> int:
+        """``count`` items from ``index`` on of ``lane`` are being made from now on; or one, if each is looked at."""
         fields = self._fields
+        if fields[_EACH]:
+            count = 1
         fields[_BEGUN] = 0  # whoever dies in between has begun neither the ones nor the others
         fields[_INDEX] = index
         fields[_COUNT] = count
         fields[_LANE] = lane
         fields[_BEGUN] = time.monotonic_ns()
+        return count
 
     def skipping_to(self, lane: int, index: int) -> None:
         """``lane`` is being brought to item ``index``, which is not begun yet."""

@@ -55,8 +55,9 @@ class _ProgressNote:
     def skipping_to(self, lane: int, index: int) -> None:
         self.lane, self.items, self.begun = lane, range(index, index + 1), False
 
-    def making(self, lane: int, index: int, count: int) -> None:
+    def making(self, lane: int, index: int, count: int) -> int:
         self.lane, self.items, self.begun = lane, range(index, index + count), True
+        return count
 
     def remade(self) -> None:
         pass

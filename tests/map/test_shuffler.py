@@ -142,9 +142,9 @@ def test_switching_it_off() -> None:
     off = numbers(20).shuffle().set_shuffle(False)
     with pytest.raises(StateError, match="saved with shuffling on"):
         iterate(off).load_state_dict(state)
-    assert list(iterate(numbers(20).shuffle().set_seed(3), seed=1)) == list(
-        iterate(numbers(20).shuffle().set_seed(3), seed=2)
-    )
+    assert list(numbers(20).shuffle().set_seed(3)) == list(numbers(20).shuffle().set_seed(3))
+    told = numbers(20).shuffle().set_seed(3)  # as torch's loaders tell one: a loader of ours has its own
+    assert list(iterate(told, seed=1)) == list(iterate(numbers(20).shuffle(), seed=1)) != list(iterate(told, seed=2))
 
 
 def test_L5_the_state_is_small_and_any_position_is_reached_at_once() -> None:

@@ -102,7 +102,7 @@ class OnlyAlone:
 
     def __reduce__(self) -> Any:
         OnlyAlone.count += 1
-        if OnlyAlone.count <= 4:  # once each, when it is made; then both together, in two ways
+        if OnlyAlone.count <= 6:  # each in two ways, when it is made; then both together, in two ways
             raise ValueError("not with another")
         return OnlyAlone, (self.item,)
 

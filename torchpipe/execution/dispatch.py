@@ -253,7 +253,7 @@ class DispatchSource(DispatchSupply):
         self,
         limit: int,
         seconds: float = 0.0,
-        note: Callable[[int, int], None] | None = None,
+        note: Callable[[int, int], int] | None = None,
         keep: Keep | None = None,
     ) -> Chunk:
         """Run the source for at most ``limit`` items and deal them. As :meth:`Shard.produce`."""
@@ -282,7 +282,7 @@ class DispatchSource(DispatchSupply):
         self,
         limit: int,
         seconds: float,
-        note: Callable[[int, int], None] | None,
+        note: Callable[[int, int], int] | None,
         keep: Keep | None,
     ) -> Chunk:
         if self.fail_at is not None:

@@ -214,15 +214,16 @@ class Shard:
         self,
         limit: int,
         seconds: float = 0.0,
-        note: Callable[[int, int], None] | None = None,
+        note: Callable[[int, int], int] | None = None,
         keep: Keep | None = None,
     ) -> Chunk:
         """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``, or little more.
 
         A chunk also ends where a snapshot is due. Quick items are made several at a time, between two looks at the
-        clock: ``note`` is told the index of the first and their number before. User errors are returned in the chunk,
-        with a note of their position, but for those of ``passing`` that are no Exception. ``keep`` makes of an
-        item what the chunk holds of it, before the next one is begun: who makes that may change this one.
+        clock: ``note`` is told the index of the first and their number before, and says how many it may be. User errors
+        are returned in the chunk, with a note of their position, but for those of ``passing`` that are no Exception.
+        ``keep`` makes of an item what the chunk holds of it, before the next one is begun: who makes that may change
+        this one.
         """
         chunk = Chunk()
         if self.trace is not None:
@@ -236,7 +237,7 @@ class Shard:
             while True:
                 at_once = 1 if self._owed else min(self._at_once, limit - len(items), policy.left)
                 if note is not None:
-                    note(first + len(items), at_once)
+                    at_once = note(first + len(items), at_once)
                 made = len(items)
                 # What was made before an exception stays in the list: extend() takes item by item
                 items.extend(islice(stream, at_once))
