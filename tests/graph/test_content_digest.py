@@ -368,3 +368,10 @@ def test_what_cannot_be_seen_is_refused_by_name(node: Callable[[], Any], where: 
 
 def test_locks_and_loggers_do_not_count() -> None:
     assert of(locked) == of(locked) != of(look_up)
+
+
+def test_a_cache_keeps_its_items_under_another_number_of_threads() -> None:
+    made = [IterableWrapper(range(3)).parallel_map(str, num_threads=count) for count in (2, 3)]
+    assert describe_content(made[0], lenient=False) == describe_content(made[1], lenient=False)
+    other = IterableWrapper(range(3)).parallel_map(repr, num_threads=2)
+    assert describe_content(made[0], lenient=False) != describe_content(other, lenient=False)

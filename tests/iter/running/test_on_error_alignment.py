@@ -413,6 +413,15 @@ def test_what_is_lost_before_it_is_dealt_belongs_to_no_branch(deal: Callable[[An
     refused((lambda dealt: dealt[0].zip(dealt[1]))(deal(left.concat(right))))
 
 
+@pytest.mark.parametrize("deal", [dealt_in_turn, dealt_by_kind, lambda dp: dp.fork(2)], ids=["turn", "kind", "fork"])
+def test_L7_an_on_error_of_one_branch_does_not_end_the_stream_of_all(deal: Callable[[Any], Any]) -> None:
+    one, two = deal(IterableWrapper(DEALT).map(without_q1))
+    with pytest.raises(ValueError, match="bad: q1"):  # the other branch, which is not to go on without it
+        list(iterate(one.take(1).mux_longest(two.on_error("skip"))))
+    one, two = deal(IterableWrapper(DEALT).map(without_q1))
+    assert {"a2", "q3", "a3"} <= {*iterate(two.mux_longest(one).on_error("skip"))}
+
+
 def test_a_classifier_that_raises_has_dealt_to_no_branch() -> None:
     one, two = IterableWrapper(DEALT).demux(2, classify)
     refused(one.zip(two))

@@ -115,10 +115,9 @@ class SharedPass(NodeIterator[Any]):
 
     def __init__(self, node: Container, context: Context, expected: set[int]) -> None:
         # Of which branch the context is, is by chance: it is the graph that says what is paired
-        self.alone = _is_alone(node, context)
         failures = context.failures
         if failures is not None:
-            failures = failures.at_place if self.alone else failures.of_branches()
+            failures = failures.at_place if _is_alone(node, context) else failures.of_branches()
         super().__init__(node, replace(context, lends=True, failures=failures), node.source)
         self.watch_inputs()
         own, functions = own_functions(node)
@@ -128,6 +127,7 @@ class SharedPass(NodeIterator[Any]):
         self.started = False
         self.torn = False
         self.overflown = False
+        self._pulls = False  # True while an item of the input is asked for, and once that has raised
         self._fn = self.with_retries(own.function())
         self._pulled = 0
         self._ended = False
@@ -149,7 +149,9 @@ class SharedPass(NodeIterator[Any]):
                 return _END
             if self.node.in_step and bounded:
                 self._check_lag(branch)
+            self._pulls = True
             item = next(self.source.items(), _END)
+            self._pulls = False
             if item is _END:
                 self._ended = True
                 return _END
@@ -167,6 +169,13 @@ class SharedPass(NodeIterator[Any]):
         if self.keeper is not None:
             self.keeper.used(waiting[0], stays=self.waits_elsewhere(branch))
         return waiting.popleft()
+
+    def leaves_out(self) -> bool:
+        """An exception came out of :meth:`next_for`: can the item be left out, and does the pass go on behind it?
+
+        Not if it is the input's, which has no ``on_error`` behind it here, or does not go on.
+        """
+        return not self.overflown and not self._pulls and _is_alone(self.node, self.context)
 
     def waits_elsewhere(self, branch: int) -> bool:
         """Of branches that are ``alike``: has another one yet to read what ``branch`` has read last?"""
@@ -330,7 +339,7 @@ class _BranchIterator(NodeIterator[Any]):
         return self.get_state() | {"inputs": [self.shared.state_for(self.node.instance_id)]}
 
     def leave_out(self) -> bool:
-        return not self.shared.overflown and (self.shared.alone or not self._deals)
+        return not self._deals or self.shared.leaves_out()
 
     def lost(self, of_input: bool) -> int | None:
         if of_input or not self.leave_out():

@@ -39,7 +39,8 @@ class OnError(OneInput[T_co]):
     and the like, readers, ``sharding_filter``; of ``batch``, the batch goes); behind a ``filter``, ``shuffle`` or
     ``flatmap`` in a branch the exception is raised, as nobody can tell what belongs to it, and so is one before
     ``demux`` or ``round_robin_demux`` (or of the classifier) if their branches are paired. In such a branch
-    ``prefetch`` does not run ahead. An ``on_error`` within a branch leaves out of that branch alone, as a filter does.
+    ``prefetch`` does not run ahead. An ``on_error`` within a branch leaves out of that branch alone, as a filter does;
+    for what the branches share (before ``fork``, say), put one behind where they meet.
 
     Items that fail together (in a batch, say) count one by one, in the budget too: one that they would exceed raises.
 
