@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, DistributedSampler
 
 from reading_services import (
     DistributedReadingService,
@@ -32,6 +32,7 @@ from reading_services import (
     SequentialReadingService,
 )
 from torchpipe import DataLoader, DataLoader2
+from torchpipe.integrations._ranks import check_place, group_of_place
 from torchpipe.integrations.dcp import SavedLoader
 from torchpipe.iter import IterableWrapper
 
@@ -137,6 +138,30 @@ def kept(mesh: Any) -> Any:
     first = _lists(data)
     data.shutdown()
     return [[*saved[0]], errors, first]
+
+
+def places(mesh: Any) -> Any:
+    """A trainer that says dp_rank and dp_world_size, and no mesh: the group it makes, and what fits it."""
+    rank, ranks = mesh.get_local_rank("dp"), mesh["dp"].size()
+    group = group_of_place(rank, ranks)
+    fitting = {
+        "group": DataLoader2(graph(), reading_service=DistributedReadingService(group)),
+        "ordinal": DataLoader2(graph(), reading_service=OrdinalReadingService(0, rank, ranks)),
+        "dealt": DataLoader(Numbers(), distributed=group),
+        "sampler": DataLoader(Numbers(), sampler=DistributedSampler(Numbers(), ranks, rank)),  # type: ignore[arg-type]
+        "unknown": DataLoader(Numbers()),
+    }
+    others = {
+        "service": DataLoader2(graph(), reading_service=DistributedReadingService()),
+        "dealt": DataLoader(Numbers(), distributed=True),
+        "torch's way": DataLoader(graph()),
+    }
+    errors = [
+        [_error_of(lambda loader=loader: check_place(loader, rank, ranks)) for loader in loaders.values()]
+        for loaders in (fitting, others)
+    ]
+    unequal = _error_of(lambda: group_of_place(min(dist.get_rank(), 2), 3))
+    return [dist.get_process_group_ranks(group), *errors, unequal]
 
 
 SHARDS = 12

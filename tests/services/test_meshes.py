@@ -45,7 +45,7 @@ def play(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Play:
 
 @pytest.fixture(scope="module")
 def square(play: Play) -> dict[str, list[Any]]:
-    return play(2, 2, "batches", "graphs", "foretold", "refused", "kept")
+    return play(2, 2, "batches", "graphs", "foretold", "refused", "kept", "places")
 
 
 @pytest.mark.parametrize("name", ["batches", "graphs"])
@@ -97,6 +97,17 @@ def test_all_ranks_are_told_what_one_cannot_load(square: dict[str, list[Any]]) -
         assert missing.startswith("StateMismatchError" if rank // 2 else "RankError: not all ranks can load")
         assert "the step of ranks differs (1, 2)" in mixed
         assert len(rest) == mesh_script.SAMPLES // 4 - 1
+
+
+def test_a_place_without_a_mesh_makes_the_same_groups_and_others_are_refused(square: dict[str, list[Any]]) -> None:
+    for rank, (members, fitting, others, unequal) in enumerate(square["places"]):
+        assert members == [rank % 2, 2 + rank % 2]
+        assert fitting == [""] * 5
+        for error in others:
+            assert (
+                f"dp_world_size=2 and this process is dp_rank={rank // 2}, but the loader is rank {rank} of 4" in error
+            )
+        assert "RankError: the processes do not divide data into equal parts (rank 0: 0 of 3" in unequal
 
 
 def _trained(play: Play, folder: Path, kind: str, runs: list[tuple[int, int, str, int]]) -> None:

@@ -33,15 +33,18 @@ def _all(_: Any) -> bool:
     return True
 
 
-def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | None = None) -> Any:
+def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | None = None, group: Any = None) -> Any:
     """``map``, ``map2``, ``actors``: a DataLoader, in process, with 2 workers, with a Ray actor; ``plain``: without a
     generator of its own; ``dealt``: to ranks by itself; ``graph``, ``unsized``: a DataLoader2, ``shards``: of 2 shards,
-    whatever the ranks. ``change``: of each batch."""
+    whatever the ranks. ``change``: of each batch; ``group``: of the ranks that divide data, if these are not all."""
     if kind == "plain":
         return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2)
     generator = torch.Generator().manual_seed(SEED)
     if kind == "dealt":
-        return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2, generator=generator, distributed=True)
+        options: dict[str, Any] = {"distributed": True if group is None else group, "num_workers": 2}
+        if change is not None:
+            options["collate_fn"] = lambda samples: change(default_collate(samples))
+        return DataLoader(Digits(), BATCH_SIZE, shuffle=True, generator=generator, **options)
     if kind in ("map", "map2", "actors"):
         order: dict[str, Any] = {"shuffle": True}
         if ranks > 1:
@@ -60,10 +63,12 @@ def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | N
         graph = graph.map(change)
     service: Any = MultiProcessingReadingService(2)
     if kind == "shards":
-        distributed = DistributedReadingService(60, total_shards=2, states="all")
+        distributed = DistributedReadingService(group, timeout=60, total_shards=2, states="all")
         service = SequentialReadingService(distributed, MultiProcessingReadingService(1))
     elif ranks > 1:
-        service = SequentialReadingService(DistributedReadingService(60), MultiProcessingReadingService(1))
+        service = SequentialReadingService(
+            DistributedReadingService(group, timeout=60), MultiProcessingReadingService(1)
+        )
     loader: DataLoader2[Any] = DataLoader2(graph, reading_service=service)
     return loader  # without a seed of its own: what a state says must be enough
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.trainers.killed import DIGITS, lineage
 from tests.trainers.conftest import Trainings
 
 RUNS = "tests.trainers.torchtitan_runs"
@@ -20,6 +21,20 @@ def test_killed_in_mid_epoch_and_at_its_end(kind: str, check_exact: Callable[...
 @pytest.mark.parametrize("kind", ["map2", "graph"])
 def test_two_ranks(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, ranks=2, kills=[33, 50])
+
+
+@pytest.mark.parametrize("kind", ["graph", "shards", "dealt"])
+def test_peers_have_the_same_batches(kind: str, check_exact: Callable[..., None], tmp_path: Path) -> None:
+    """Two data ranks with two peers each."""
+    check_exact("train", kind=kind, ranks=4, tp=2, epochs=1, kills=[23], each_once=False)
+    ranks = [lineage(tmp_path / "cut" / f"journal.{rank}") for rank in range(4)]
+    assert ranks[0] == ranks[1]
+    assert ranks[2] == ranks[3]
+    assert sorted(number for run in ranks[::2] for step in run for number in step["ids"]) == [*range(DIGITS)]
+
+
+def test_a_loader_that_divides_among_peers_is_refused(trainings: Trainings, tmp_path: Path) -> None:
+    trainings.run(tmp_path, "refused", ranks=2)
 
 
 def test_asynchronous_checkpoints(check_exact: Callable[..., None]) -> None:

@@ -17,13 +17,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchtitan.components.checkpoint import CheckpointManager
-from torchtitan.components.dataloader import BaseDataLoader, DataloaderExhaustedError
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 from torchtitan.trainer import Trainer
 
 from examples.trainers.killed import Journal, digits
+from reading_services import DistributedReadingService
 from tests.trainers import runs
+from torchpipe import DataLoader, DataLoader2
 from torchpipe.integrations.torchtitan import ExactDataLoader
+from torchpipe.iter import IterableWrapper
+
+try:
+    from torchtitan.components.data.loader import BaseDataLoader, DataloaderExhaustedError
+except ImportError:  # torchtitan 0.3
+    from torchtitan.components.dataloader import BaseDataLoader, DataloaderExhaustedError
 
 digits()
 
@@ -36,7 +43,9 @@ class Data(ExactDataLoader):
     def make(self, *, dp_world_size: int, dp_rank: int, local_batch_size: int, **given: Any) -> Any:
         assert given.keys() == {"tokenizer", "seq_len", "snapshot_every_n_steps"}
         assert local_batch_size == runs.BATCH_SIZE
-        return runs.loader_of(self.config.kind, dp_rank, dp_world_size, titan_batch)
+        peers = dist.is_initialized() and dp_world_size < dist.get_world_size()
+        group = self.dp_group if peers else None
+        return runs.loader_of(self.config.kind, dp_rank, dp_world_size, titan_batch, group)
 
 
 def titan_batch(batch: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -51,8 +60,11 @@ class Loop:
     state_dict = Trainer.state_dict
     load_state_dict = Trainer.load_state_dict
 
-    def __init__(self, dataloader: BaseDataLoader, folder: Path, ranks: int, checkpoint: CheckpointManager.Config):
+    def __init__(
+        self, dataloader: BaseDataLoader, folder: Path, ranks: int, parts: int, checkpoint: CheckpointManager.Config
+    ) -> None:
         self.step = self.ntokens_seen = 0
+        self.batches_of_epoch = runs.batches_of(parts)
         self.metrics_processor = SimpleNamespace(ntokens_since_last_log=0, data_loading_times=[])
         self.dataloader = dataloader
         model = runs.model()
@@ -81,7 +93,7 @@ class Loop:
                 break
             for number, (inputs, labels) in enumerate(group, start=(self.step - 1) * accumulate):
                 self.checkpointer.maybe_wait_for_saving()
-                epoch = number // runs.batches_of(dist.get_world_size())
+                epoch = number // self.batches_of_epoch
                 journal.step(number, epoch, {"pixels": inputs["input"], "identity": inputs["identity"]})
                 nn.functional.cross_entropy(self.model(inputs["input"]), labels).backward()
                 self.ntokens_seen += labels.numel()
@@ -101,8 +113,9 @@ def train(
     accumulate: int = 1,
     interval: int = 10,
     async_mode: str = "disabled",
+    tp: int = 1,
 ) -> None:
-    """Checkpoints every ``interval`` steps. Every process has other seeds."""
+    """Checkpoints every ``interval`` steps. Every process has other seeds; ``tp`` of them read the same data."""
     rank, place = int(os.environ.get("RANK", "0")), Path(folder)
     torch.set_num_threads(1)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -111,15 +124,17 @@ def train(
     torch.manual_seed(os.getppid() if (place / "checkpoint").exists() else 3)
     config = Data.Config(kind=kind, epochs=epochs)
     dataloader = config.build(
-        dp_world_size=ranks,
-        dp_rank=rank,
+        dp_world_size=ranks // tp,
+        dp_rank=rank // tp,
         tokenizer=None,
         seq_len=784,
         local_batch_size=runs.BATCH_SIZE,
         snapshot_every_n_steps=interval,
     )
     checkpoint = CheckpointManager.Config(enable=True, interval=interval, async_mode=async_mode, keep_latest_k=3)
-    Loop(dataloader, place, ranks, checkpoint).train(Journal(place / f"journal.{rank}", kill_at), accumulate)
+    Loop(dataloader, place, ranks, ranks // tp, checkpoint).train(
+        Journal(place / f"journal.{rank}", kill_at), accumulate
+    )
     dataloader.close()
     dist.destroy_process_group()
 
@@ -139,3 +154,32 @@ def contract(folder: str, ranks: int) -> None:
         assert count == (100 if epochs == 2 else 120)
         assert list(dataloader.state_dict()) == ["state"]
         dataloader.close()
+
+
+class AmongAll(ExactDataLoader):
+    """Divides among all processes: by a service, or as torch's loader divides a graph."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(ExactDataLoader.Config):
+        service: bool = True
+
+    def make(self, **given: Any) -> Any:
+        graph = IterableWrapper(range(8)).sharding_filter()
+        if self.config.service:
+            return DataLoader2(graph, reading_service=DistributedReadingService())
+        return DataLoader(graph, 2)
+
+
+def refused(folder: str, ranks: int) -> None:
+    """Two processes that read the same data, and loaders that divide it between them."""
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    for service in (True, False):
+        dataloader = AmongAll.Config(service=service).build(dp_world_size=1, dp_rank=0)
+        try:
+            next(iter(dataloader))
+        except ValueError as error:
+            assert f"dp_rank=0, but the loader is rank {rank} of 2" in str(error)
+        else:
+            raise AssertionError("it was not refused")
+    dist.destroy_process_group()

@@ -13,15 +13,72 @@ from typing import Any
 import torch.distributed as dist
 
 from torchpipe.data.order.samplers import parts_of, place_of
+from torchpipe.data.ranks.graph import ranks_of
 from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful
 from torchpipe.state import decode, encode, merge
 from torchpipe.state.shards import HostedShards, shard_states
 
-__all__ = ["keys_of", "own_part", "own_state", "shared", "state_of_keys", "warn_undivided"]
+__all__ = [
+    "check_place",
+    "group_of_place",
+    "keys_of",
+    "own_part",
+    "own_state",
+    "shared",
+    "state_of_keys",
+    "warn_undivided",
+]
 
 _RANKS = "ranks"
+
+
+def _parts_that_divide(loader: Any) -> list[Any]:
+    return [loader.dataset, *parts_of(loader.sampler), *parts_of(loader.batch_sampler)]
+
+
+def group_of_place(rank: int, ranks: int) -> dist.ProcessGroup:
+    """The processes that divide data with this one, where each knows its number ``rank`` of ``ranks`` and no mesh.
+
+    Processes with the same number are peers, in groups of their own, and pair up in the order of their global ranks.
+    All processes call it. Raises: RuntimeError without a process group, RankError for numbers that do not divide them.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError("there is no process group yet: call torch.distributed.init_process_group(...) before")
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, (rank, ranks))
+    peers = [[member for member, (number, _) in enumerate(told) if number == part] for part in range(ranks)]
+    if {theirs for _, theirs in told} != {ranks} or sum(map(len, peers)) < len(told) or len(set(map(len, peers))) > 1:
+        places = ", ".join(f"rank {member}: {number} of {theirs}" for member, (number, theirs) in enumerate(told))
+        raise RankError(
+            f"the processes do not divide data into equal parts ({places}): give each its place in one mesh"
+        )
+    columns = [list(column) for column in zip(*peers)]
+    group: dist.ProcessGroup
+    group, _ = dist.new_subgroups_by_enumeration(columns, backend="gloo")  # type: ignore[no-untyped-call]
+    return group
+
+
+def check_place(loader: Any, rank: int, ranks: int) -> None:
+    """Raises: ValueError for a loader that divides data in another way than the trainer does."""
+    if isinstance(loader, DataLoader2):
+        service = loader.reading_service
+        known, place = service.names_ranks, (service.rank, service.world_size)
+    else:
+        parts = _parts_that_divide(loader)
+        known, place = any(hasattr(part, "num_replicas") for part in parts), place_of(parts)[::-1]
+        if isinstance(loader._plain_dataset(), IterDataPipe):
+            known, place = True, ranks_of(loader._plain_dataset())
+    if known and place != (rank, ranks):
+        raise ValueError(
+            f"the trainer divides data among dp_world_size={ranks} and this process is dp_rank={rank}, but the loader "
+            f"is rank {place[0]} of {place[1]}: peers of tensor, context or pipeline parallelism would have different "
+            "batches, or ranks the same ones. Give the loader these ranks: DistributedReadingService(self.dp_group), "
+            "DataLoader(..., distributed=self.dp_group), or a sampler or OrdinalReadingService of dp_rank and "
+            "dp_world_size"
+        )
 
 
 def warn_undivided(loader: Any) -> None:
@@ -31,7 +88,7 @@ def warn_undivided(loader: Any) -> None:
     if isinstance(loader, DataLoader2):
         divided = loader.reading_service.names_ranks
     else:
-        chain = [loader.dataset, *parts_of(loader.sampler), *parts_of(loader.batch_sampler)]
+        chain = _parts_that_divide(loader)
         divided = place_of(chain)[0] > 1 or any(hasattr(part, "rank") for part in chain)
     if not divided:
         warnings.warn(

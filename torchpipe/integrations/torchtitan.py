@@ -1,6 +1,7 @@
 """``ExactDataLoader``: what torchtitan's trainer builds from a config, iterates and saves, around a loader. Needs it.
 
-torchtitan saves its data loader through torch.distributed.checkpoint, under the name "dataloader".
+torchtitan saves its data loader through torch.distributed.checkpoint, under the name "dataloader", and gives it the
+place of this process among those that divide data: peers of tensor, context and pipeline parallelism have the same one.
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torchtitan.components.dataloader import BaseDataLoader
+import torch.distributed as dist
 
 from torchpipe.integrations._handed import AnyLoader
+from torchpipe.integrations._ranks import check_place, group_of_place
 from torchpipe.integrations.dcp import SavedLoader
+
+try:
+    from torchtitan.components.data.loader import BaseDataLoader
+except ImportError:  # torchtitan 0.3
+    from torchtitan.components.dataloader import BaseDataLoader
 
 __all__ = ["ExactDataLoader"]
 
@@ -27,6 +34,8 @@ class ExactDataLoader(BaseDataLoader):
     Yields ``config.epochs`` epochs, or one after the other for ever (``None``). After the last one, torchtitan ends the
     run; a step that has not got all of its batches is not made. The state is the position after the last batch that was
     handed out: at a checkpoint, that is the last one trained on.
+
+    Raises, when the loader is made: ValueError if it divides data in another way than torchtitan does.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -35,15 +44,32 @@ class ExactDataLoader(BaseDataLoader):
 
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **given: Any) -> None:
         self.config = config
-        self._data: SavedLoader[Batch] = SavedLoader(
-            lambda: self.make(dp_world_size=dp_world_size, dp_rank=dp_rank, **given)
-        )
+        self._place = (dp_rank, dp_world_size)
+        self._group: dist.ProcessGroup | None = None
+        self._data: SavedLoader[Batch] = SavedLoader(lambda: self._made(given))
+
+    def _made(self, given: dict[str, Any]) -> AnyLoader[Batch]:
+        dp_rank, dp_world_size = self._place
+        loader = self.make(dp_world_size=dp_world_size, dp_rank=dp_rank, **given)
+        check_place(loader, dp_rank, dp_world_size)
+        return loader
+
+    @property
+    def dp_group(self) -> dist.ProcessGroup:
+        """The processes that divide data with this one: for ``DistributedReadingService`` or ``distributed=``.
+
+        Made when it is first asked for, by all processes of the run.
+        """
+        if self._group is None:
+            self._group = group_of_place(*self._place)
+        return self._group
 
     @abstractmethod
     def make(self, *, dp_world_size: int, dp_rank: int, **given: Any) -> AnyLoader[Batch]:
         """The loader of data-parallel rank ``dp_rank``. Its batches are ``({"input": tensor, ...}, labels)``.
 
-        ``given``: what torchtitan hands over besides (``tokenizer``, ``seq_len``, ``local_batch_size`` and more).
+        ``given``: what torchtitan hands over besides (``tokenizer``; 0.3: ``seq_len``, ``local_batch_size``; main:
+        ``max_context_length``, ``num_tokens_per_batch``). Divide by these two, or by :attr:`dp_group`.
         """
 
     def __iter__(self) -> Iterator[Batch]:
