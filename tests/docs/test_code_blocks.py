@@ -23,7 +23,9 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 ROOT = Path(__file__).parents[2]
 # Warnings are errors, but for the one that torchdata 0.11's StatefulDataLoader provokes under torch 2.13.
 PEERS_WARNING = "ignore:'set_vital' is deprecated:UserWarning:torchdata.stateful_dataloader.stateful_dataloader"
-WARNINGS = ["-W", "error::UserWarning", "-W", PEERS_WARNING]
+# Of torch 2.9's own distributed checkpoint, which looks at the storage of what it saves.
+DCPS_WARNING = "ignore:TypedStorage is deprecated:UserWarning"
+WARNINGS = ["-W", "error::UserWarning", "-W", PEERS_WARNING, "-W", DCPS_WARNING]
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\s*```text\n(?P<output>.*?)```)?", re.DOTALL)
 
 

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+MESH_STEP = re.compile(r"^(\d+) (\d+) (\d+)$", re.MULTILINE)  # epoch, step, what was seen
 STEP = re.compile(r"^(\d+) (\S+)(?: (\d+))?$", re.MULTILINE)
 
 
@@ -56,6 +57,12 @@ def steps(output: str) -> dict[int, tuple[str, ...]]:
     return {int(number): (loss, tokens) for number, loss, tokens in STEP.findall(output)}
 
 
+def seen_in(output: str, epoch: int, before: int = 10_000) -> int:
+    """The sum of what docs/ddp.md's mesh has seen in steps of ``epoch``, up to step ``before``."""
+    lines = [tuple(map(int, line)) for line in MESH_STEP.findall(output)]
+    return sum(seen for in_epoch, step, seen in lines if in_epoch == epoch and step <= before)
+
+
 def test_language_model_is_killed_and_continues_on_other_ranks(tmp_path: Path) -> None:
     whole = steps(finished(start([sys.executable], script_of("language-models.md", tmp_path / "whole"), "14")))
     assert sorted(whole) == list(range(1, 15))
@@ -86,6 +93,16 @@ def test_ddp_continues_on_other_ranks_with_the_same_samples(tmp_path: Path) -> N
     rest = steps(finished(start([sys.executable], script)))
     assert (min(rest), max(rest)) == (26, 40)
     assert {**made, **rest} == whole
+
+
+def test_mesh_continues_on_fewer_data_ranks_with_each_sample_once(tmp_path: Path) -> None:
+    script = script_of("ddp.md", tmp_path / "mesh", 1)
+    text = script.read_text()
+    strike(script, f"step == 26 and {LAST_RANK}", DIE, "            if step % save_every == 0:")
+    made = finished(start([*TORCHRUN, "4"], script, "2"), code=1)
+    script.write_text(text)
+    rest = finished(start([*TORCHRUN, "2"], script, "2"))
+    assert seen_in(made, 0, before=20) + seen_in(rest, 0) == seen_in(rest, 1) == sum(range(480))
 
 
 def test_sigterm_saves_at_the_end_of_a_step(tmp_path: Path) -> None:
