@@ -617,10 +617,10 @@ def numpys(numbers: list[int]) -> Any:
     return list(np.array(numbers))
 
 
-KINDS = {"objects": places, "a tensor": torch.tensor, "numpy": numpys, "an array": np.array, "a set": frozenset}
+OF_INDICES = {"objects": places, "a tensor": torch.tensor, "numpy": numpys, "an array": np.array, "a set": frozenset}
 
 
-@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("make", OF_INDICES.values(), ids=OF_INDICES)
 def test_L2_batches_are_compared_by_the_values_of_their_indices(
     make: Callable[[list[int]], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
