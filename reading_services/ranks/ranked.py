@@ -54,8 +54,8 @@ class RankedReadingService(PreparingReadingService):
             fits = ", ".join(str(ranks) for ranks in range(1, total + 1) if total % ranks == 0)[:200]
             raise ValueError(
                 f"total_shards={total} cannot be hosted by {world} ranks in equal parts: run as many ranks as divide "
-                f"it ({fits}), or choose a number of shards that has more divisors for the next run. Map-style datasets "
-                "need no shards: DataLoader(dataset, distributed=...) goes on with any number of ranks"
+                f"it ({fits}), or choose a number of shards that has more divisors for the next run. Map-style "
+                "datasets need no shards: DataLoader(dataset, distributed=...) goes on with any number of ranks"
             )
         if total // world > MAX_SHARDS:
             raise ValueError(
