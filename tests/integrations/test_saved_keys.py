@@ -204,3 +204,10 @@ def test_a_loader_of_another_kind_says_what_it_needs() -> None:
     with DataLoader2(graph(), reading_service=OrdinalReadingService(3, 1, 2)) as whole:
         assert items + rest == list(whole)
     shutdown(plain, per_rank, again)
+
+
+@pytest.mark.parametrize("value", [None, 5, "text", [1]])
+def test_a_value_that_is_no_bytes_is_damage(value: Any) -> None:
+    loader = SavedLoader(DataLoader(list(range(8)), 2))
+    with pytest.raises(StateError, match="is damaged"):
+        loader.load_state_dict({"state": value})

@@ -491,6 +491,28 @@ def left_out() -> Any:
     return results
 
 
+def own_orders() -> Any:
+    """A part of the data for each rank, in an order of its own: (what follows the save, what the loaded one has)."""
+    from torch.distributed import checkpoint as dcp
+
+    from torchpipe.integrations.dcp import SavedLoader
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def made() -> SavedLoader[Any]:
+        torch.manual_seed(rank)
+        return SavedLoader(DataLoader(list(range(rank, 16, ranks)), 2, shuffle=True))
+
+    loader = made()
+    stream = iter(loader)
+    before = _batches([next(stream), next(stream)])
+    folder = Path(os.environ["RANKS_SHARED"]) / "own_orders"
+    dcp.save({"data": loader}, checkpoint_id=folder)
+    again = made()
+    dcp.load({"data": again}, checkpoint_id=folder)
+    return [before, _batches(stream), _batches(again)]
+
+
 def main(folder: Path, rank: int, world_size: int, scenarios: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(

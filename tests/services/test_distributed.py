@@ -382,3 +382,11 @@ def test_a_rank_alone_in_a_collective_is_told_who_is_missing(four: Results) -> N
 
 def test_a_loader_goes_on_without_the_process_group_that_it_was_made_in(four: Results) -> None:
     assert four["destroyed"] == [True] * 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_rank_with_an_order_of_its_own_saves_and_loads_its_own(start: Start) -> None:
+    results, _ = start(2, "own_orders")
+    for rank, (before, rest, loaded) in enumerate(results["own_orders"]):
+        assert loaded == rest
+        assert sorted(number for batch in [*before, *rest] for number in batch) == list(range(rank, 16, 2))

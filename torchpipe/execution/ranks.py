@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 import pickle
 import threading
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,9 @@ class Talk(enum.IntEnum):
         return ("takes an item", "begins an epoch", "has failed", 'is in state_dict(states="all")')[self - 1]
 
 
+_asked = itertools.count()  # how often this process has asked for a seed that all of a job share
+
+
 @dataclass(frozen=True)
 class DataRanks:
     """The processes that divide data, by their ranks in the default group; this one is at place ``rank`` among them.
@@ -69,11 +73,12 @@ class DataRanks:
         """The seed of a run that nobody has given one. ``drawn``: by this process.
 
         Where these ranks are all there are, they agree on it when they begin. Peers are in other groups, and need the
-        same one: all groups of a job take what the first of them has drawn.
+        same one: all groups of a job take what the first of them has drawn. All processes ask equally often, in step,
+        and have another seed each time.
         """
         if not self.part:
             return drawn
-        return int(_default_store().compare_set("torchpipe/seed", "", str(drawn)))
+        return int(_default_store().compare_set(f"torchpipe/seed/{next(_asked)}", "", str(drawn)))
 
     def meet(self) -> Any:
         """A store for these ranks alone, another one each time: all of them call this equally often."""

@@ -11,10 +11,12 @@ import warnings
 from typing import Any
 
 import torch.distributed as dist
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from torchpipe.data.order.samplers import parts_of, place_of
+from torchpipe.data.ranks.batches import RankedSampler
 from torchpipe.data.ranks.graph import ranks_of
-from torchpipe.errors import RankError, StateMismatchError
+from torchpipe.errors import RankError, StateError, StateMismatchError
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful
@@ -31,6 +33,8 @@ __all__ = [
     "state_of_keys",
     "warn_undivided",
 ]
+
+_COUNTED = (RankedSampler, DistributedSampler, SequentialSampler, BatchSampler)
 
 _RANKS = "ranks"
 
@@ -139,11 +143,21 @@ def _key(loader: Any) -> str:
     """The name of this rank's state, where shards have none of their own. What is equal on all ranks has one name."""
     if isinstance(loader, DataLoader2):
         rank, ranks = loader.reading_service.rank, loader.reading_service.world_size
-    elif (loader._is_iterable or is_stateful(loader.dataset)) and dist.is_available() and dist.is_initialized():
-        rank, ranks = dist.get_rank(), dist.get_world_size()  # what workers and datasets hold is a rank's own
+    elif not _is_common(loader) and dist.is_available() and dist.is_initialized():
+        rank, ranks = dist.get_rank(), dist.get_world_size()
     else:
         rank, ranks = 0, 1
     return "state" if ranks == 1 else f"rank {rank} of {ranks}"
+
+
+def _is_common(loader: Any) -> bool:
+    """True if the state of a DataLoader is a count alone, which is equal on all ranks. What workers, datasets and other
+    samplers hold is a rank's own, and so is an order that each rank draws.
+    """
+    if loader._is_iterable or is_stateful(loader.dataset):
+        return False
+    samplers = [*parts_of(loader.sampler), *parts_of(loader.batch_sampler)]
+    return all(item is None or type(item) in _COUNTED for item in samplers)
 
 
 def keys_of(loader: Any, state: dict[str, Any], step: int) -> dict[str, bytes]:
@@ -172,6 +186,8 @@ def state_of_keys(loader: Any, kept: dict[str, Any]) -> tuple[dict[str, Any], in
             "load on as many ranks as saved it, and with the same kind of loader. What any number of ranks can load is "
             "saved with total_shards=..., or by DataLoader(distributed=...)"
         )
+    if not isinstance(kept[key], bytes | bytearray):
+        raise StateError(f"{key!r} of the checkpoint is damaged: it is {kept[key]!r:.60}, and no bytes")
     return decode(bytes(kept[key]), allow_pickle=False), 0
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from torchpipe import DataLoader2, InProcessReadingService
-from torchpipe.iter import ArrowReader, FilePieces, IterableWrapper, ParquetReader
+from torchpipe.iter import ArrowReader, FilePieces, IterableWrapper, ParquetReader, RowGroupLister
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
 
@@ -131,3 +131,15 @@ def test_L7_a_piece_that_is_not_there_is_named(folder: Path) -> None:
     (folder / "0.parquet").write_bytes((folder / "1.parquet").read_bytes())
     with pytest.raises(ValueError, match=r"0\.parquet has changed since its pieces were planned"):
         list(pieces.read_parquet())
+
+
+def test_a_lister_of_row_groups_is_divided_itself(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"n": list(range(100))}), path, row_group_size=20)
+    with pytest.raises(TypeError, match="only lists what is in them: put shuffle"):
+        RowGroupLister(str(path)).shard_pieces()
+    graph = RowGroupLister(str(path)).shuffle().sharding_filter().read_parquet()
+    assert sorted(row["n"] for row in graph) == list(range(100))
+    pq.write_table(pa.table({"n": list(range(100))}), path, row_group_size=10)  # since the groups were listed
+    with pytest.raises(ValueError, match="has changed since its row groups were listed"):
+        list(graph)

@@ -58,6 +58,11 @@ def _check_reader(datapipe: Any) -> None:
             f"shard_pieces() divides the files that a reader is given, and {node_name(datapipe)} is none: put it right "
             'behind the reader, as in JsonlReader("*.jsonl").shard_pieces().map(...)'
         )
+    if not datapipe.divided_by:
+        raise TypeError(
+            f"shard_pieces() is for what reads files, and {node_name(datapipe)} only lists what is in them: put "
+            "shuffle() and sharding_filter() behind it"
+        )
     if isinstance(datapipe.source, PathList):
         return
     if any(map(divides, walk(datapipe.source))):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from torchpipe.formats.pieces.plan import PiecePlan, plan_pieces
-from torchpipe.formats.places.listed import listed
+from torchpipe.formats.places.listed import listed, size_of
+from torchpipe.formats.places.paths import is_remote
 from torchpipe.formats.tables.parquet import RowGroups, import_parquet
 from torchpipe.iter._shared.paths import ListedKeys, PathList, Paths
 from torchpipe.iter._shared.reading import FileReader
@@ -78,7 +79,7 @@ class _Groups(Sequence[tuple[str, int]]):
     holds_data_alone = True
 
     def __init__(self, plan: PiecePlan) -> None:
-        self._paths = plan.paths
+        self._paths, self._sizes = plan.paths, plan.sizes
         self._ends = np.cumsum(plan.group_counts)
 
     def __len__(self) -> int:
@@ -86,4 +87,10 @@ class _Groups(Sequence[tuple[str, int]]):
 
     def __getitem__(self, number: Any) -> Any:
         file = int(np.searchsorted(self._ends, number, side="right"))
+        planned, now = self._sizes[file], None if is_remote(self._paths[file]) else size_of(self._paths[file])
+        if None not in (planned, now) and planned != now:
+            raise ValueError(
+                f"{self._paths[file]} has changed since its row groups were listed, when the graph was built: it has "
+                f"{now} bytes, and had {planned}. Restore it, or build the graph anew and begin the epoch anew"
+            )
         return self._paths[file], int(number - (self._ends[file - 1] if file else 0))
