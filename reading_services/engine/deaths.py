@@ -65,19 +65,23 @@ class Death:
 
     def _error_text(self, decision: Decision, max_restarts: int | None) -> str:
         where = f" in {self.end.node}" if self.end.node is not None else ""
-        if self.end.timed_out:
-            return (
-                f"{self}{where}, as often as max_deaths and max_restarts allow. If nothing hangs there, give more of "
-                f"timeout=: it must be longer than whatever a worker does without handing {self._unit}s out (its "
-                "start, a long one, a run of those that a filter drops)"
-            )
         if decision.exhausted:
+            cause = (
+                "Give more of timeout= if nothing hangs there"
+                if self.end.timed_out
+                else "No item is known to be the cause: look for what kills processes (memory that runs out, limits, a "
+                "scheduler)"
+            )
             return (
-                f"{self}{where}: that is one death more than max_restarts={max_restarts} allows. No item is known to "
-                "be the cause: look for what kills processes (memory that runs out, limits, a scheduler), and resume "
+                f"{self}{where}: that is one death more than max_restarts={max_restarts} allows. {cause}, and resume "
                 "from the loader's state. max_restarts=None restarts workers any number of times"
             )
         text = f"{self}{where}: it has died {decision.deaths} times here, so what it does here is the likely cause. "
+        if self.end.timed_out:
+            return (
+                f"{text}If nothing hangs there, give more of timeout=: it must be longer than whatever a worker does "
+                f"without handing {self._unit}s out (its start, a long one, a run of those that a filter drops)"
+            )
         if not self.end.begun:
             return (
                 f"{text}Its stderr says more. Look at what runs before its first item (what is unpickled, "
