@@ -135,7 +135,7 @@ class Numbered:
         try:
             self._snapshots.append((self._pulled, encode(self._source.state_dict())))
         except StateError:  # it cannot tell its position here
-            self.on = bool(self._snapshots)
+            self.on = self.on and bool(self._snapshots)
 
     def _make_again(self, loaded: dict[str, Any], stream: Iterator[Any], buffer: list[Any]) -> None:
         numbers, held = loaded[NUMBERS], iter(loaded[_HELD])
