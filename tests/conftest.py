@@ -48,9 +48,10 @@ _FAILED = pytest.StashKey[bool]()
 
 # Slow tests of processes, scripts, bytes and text: what they rest on of torch, others test as well.
 _ANY_TORCH = (
-    "actors", "benchmarks", "cli", "data/test_scripts.py", "docs", "examples", "export", "faults",
+    "actors", "benchmarks", "data/test_scripts.py", "docs", "examples", "faults",
+    "observe/cli", "observe/export", "observe/views",
     "pairs/test_form_pairs.py", "pairs/test_forms.py", "pairs/test_hands.py", "state/test_fuzz.py", "test_importing.py",
-    "test_layers.py", "test_two_threads.py", "testing", "typing", "views",
+    "test_layers.py", "test_two_threads.py", "testing", "typing",
 )  # fmt: skip
 
 # `make test-quick`, in under two minutes: every form, states, planning and other pure parts, and a smoke of each law.
@@ -65,7 +66,7 @@ _NIGHTLY = (
     "benchmarks", "data/test_L2_interrupts.py", "device/test_side_by_side.py", "examples", "faults/test_matrix.py",
     "faults/test_random_graphs.py", "laws/test_L2_interrupts.py", "laws/test_L2_interrupted_waits.py",
     "laws/test_L2_signal_handlers.py", "laws/test_L4_soak.py", "processes/test_main_guard.py", "state/test_fuzz.py",
-    "stats/test_planted.py", "typing/test_types.py",
+    "observe/test_planted.py", "typing/test_types.py",
 )  # fmt: skip
 
 

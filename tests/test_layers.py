@@ -15,13 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
+# Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe. A
+# sub-package that has a line of its own is no part of its package here.
 LAYERS = (
     ("errors", "compat"),
     ("places",),
     ("on_demand",),
     ("state", "randomness", "stats"),
-    ("views", "export"),
+    ("observe",),
     ("node",),
     ("indexed", "ahead", "formats"),
     ("device",),
@@ -32,7 +33,7 @@ LAYERS = (
     ("data",),
     ("integrations", "torchdata"),
     ("testing",),
-    ("cli",),
+    ("observe.cli", "export"),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
 # The same of reading_services, by rooms: the services themselves stand above all of them.
@@ -59,8 +60,8 @@ KEPT_IN = {
     ),
     "multiprocessing": ("torchpipe.testing", "reading_services", "torchpipe.compat.multiprocessing_private"),
     "subprocess": ("torchpipe.testing", "reading_services"),
-    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes", "torchpipe.cli")
-    + ("torchpipe.torchdata.dataloader2",),
+    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes")
+    + ("torchpipe.observe.cli", "torchpipe.torchdata.dataloader2"),
     "ray": ("reading_services.actors", "reading_services.ray", "torchpipe.compat.ray_private"),
     "pytorch_lightning": ("torchpipe.integrations.lightning",),
     "accelerate": ("torchpipe.integrations.accelerate",),
@@ -141,15 +142,16 @@ def all_imports() -> tuple[Import, ...]:
 
 
 def layer_of(module: str) -> int:
-    part = module.removeprefix("torchpipe").removeprefix(".").partition(".")[0]
+    part = top_of(module).removeprefix("torchpipe").removeprefix(".")
     found = [index for index, names in enumerate(LAYERS) if part in names]
     assert found, f"{module} is in no layer: put it in the table in {Path(__file__).name}, as low as its imports allow"
     return found[0]
 
 
 def top_of(module: str) -> str:
-    """The module or package directly below torchpipe."""
-    return ".".join(module.split(".")[:2])
+    """The module or package directly below torchpipe, or the sub-package that has a line of its own."""
+    inner = ".".join(module.split(".")[1:3])
+    return f"torchpipe.{inner}" if any(inner in names for names in LAYERS) else ".".join(module.split(".")[:2])
 
 
 def is_within(module: str, packages: tuple[str, ...]) -> bool:
@@ -182,6 +184,16 @@ def test_imports_go_one_way() -> None:
         if top_of(item.importer) != top_of(item.target) and layer_of(item.target) >= layer_of(item.importer)
     ]
     assert not wrong, "against the table of layers:\n  " + "\n  ".join(wrong)
+
+
+def test_observing_reads_figures_and_nothing_else() -> None:
+    wrong = [
+        str(item)
+        for item in all_imports()
+        if top_of(item.importer) == "torchpipe.observe" and is_within(item.target, ("torchpipe", "reading_services"))
+        if top_of(item.target) not in ("torchpipe.observe", "torchpipe.stats", "torchpipe.compat", "torchpipe.errors")
+    ]
+    assert not wrong, "what observes takes LoaderStats alone:\n  " + "\n  ".join(wrong)
 
 
 def test_services_import_one_way() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.views.figures import BUSY
-from torchpipe.views.report import report_html
+from tests.observe.views.figures import BUSY
+from torchpipe.observe.views.report import report_html
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -17,8 +17,8 @@ from reading_services import MultiProcessingReadingService, SequentialReadingSer
 from tests.sources import wait_until
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
+from torchpipe.observe.advice import advise
 from torchpipe.stats import FeedStats, LoaderStats, ProcessStats
-from torchpipe.stats.advice import advise
 
 
 def double(item: int) -> int:

@@ -19,11 +19,11 @@ from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.node.traits import callable_name
+from torchpipe.observe.views.viewable import Viewable
 from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
 from torchpipe.stats.nodes import Made, with_figures
 from torchpipe.stats.service import ServiceFigures
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, Times, TimeSheet
-from torchpipe.views.viewable import Viewable
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

@@ -40,12 +40,12 @@ from torchpipe.loader.untraced import untraced
 from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
+from torchpipe.observe.views.viewable import watched
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.state import Cursor, as_text
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
-from torchpipe.views.viewable import watched
 
 if TYPE_CHECKING:
     from reading_services.ray import RayWorkers

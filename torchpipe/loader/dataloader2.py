@@ -27,10 +27,10 @@ from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
+from torchpipe.observe.views.viewable import Viewable, watched
 from torchpipe.randomness.seeds import check_seed
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
-from torchpipe.views.viewable import Viewable, watched
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 

@@ -149,7 +149,7 @@ def as_stats(
         events=events,
         timeline=observed.timeline,
     )
-    from torchpipe.stats.advice import advise  # which no worker needs
+    from torchpipe.observe.advice import advise  # which no worker needs
 
     return replace(stats, advice=advise(stats))
 

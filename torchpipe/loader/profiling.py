@@ -24,9 +24,9 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
 from torchpipe.node.validate import check_count
+from torchpipe.observe.outlook import foretell
 from torchpipe.stats.budget import available_cores
 from torchpipe.stats.model import LoaderStats, Prediction
-from torchpipe.stats.outlook import foretell
 from torchpipe.stats.profile import NodeProfile, Profile, Rate
 
 __all__ = ["profile"]

@@ -1,4 +1,4 @@
-"""What a loader is doing: its figures as data, what they say, and as text. Pure data, without I/O."""
+"""What a loader is doing: its figures as data, and the clocks and counters that they are made of."""
 
 from typing import TYPE_CHECKING
 

@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchpipe.stats.model import LoaderStats, NodeStats, ProcessStats
+    from torchpipe.stats.model import LoaderStats, ProcessStats
 
-__all__ = ["as_text", "format_bytes", "format_count", "format_seconds", "format_table", "plain"]
+__all__ = [
+    "as_text",
+    "format_bytes",
+    "format_count",
+    "format_seconds",
+    "format_table",
+    "node_rows",
+    "own_shares",
+    "plain",
+    "process_rows",
+    "spent_s",
+]
 
 _DASH = "-"
 _LONGEST = 200  # characters of an event
@@ -19,15 +30,19 @@ def as_text(stats: LoaderStats) -> str:
     advice = stats.advice
     parts = [plain(" ".join(part for part in (advice.sentence, advice.change) if part)), _loop(stats)]
     if stats.nodes:
-        parts.append(format_table([_NODE_HEAD, *(_node(node, stats) for node in stats.nodes)]))
+        parts.append(_table_of(node_rows(stats)))
     if len(stats.processes) > 1:
-        parts.append(format_table([_PROCESS_HEAD, *(_process(process) for process in stats.processes)]))
+        parts.append(_table_of(process_rows(stats)))
     if stats.events:
         parts.append(_events(stats))
     if advice.predictions:
         foretold = (f"{item.workers}: {format_count(item.items_per_s)}/s" for item in advice.predictions)
         parts.append("items/s with so many workers, as predicted: " + ", ".join(foretold))
     return "\n\n".join(parts)
+
+
+def _table_of(rows: list[dict[str, str]]) -> str:
+    return format_table([[*rows[0]], *([*row.values()] for row in rows)])
 
 
 def _events(stats: LoaderStats) -> str:
@@ -53,50 +68,73 @@ def _loop(stats: LoaderStats) -> str:
     return line + (f"; {stats.restarts} restarts" if stats.restarts else "")
 
 
-_NODE_HEAD = ("", "node", "where", "items", "items/s", "own time", "mean", "p90", "p99", "bytes", "errors", "skipped")
+def own_shares(stats: LoaderStats) -> dict[int, float]:
+    """By number, each node's part of the time that all nodes took, 0 to 1; empty unless all are measured.
+
+    Stages do not count: they move batches in threads of their own, beside the others.
+    """
+    stages = {stage.node for stage in stats.stages}
+    own_s = {node.number: node.self_s for node in stats.nodes if node.number not in stages}
+    measured_s = {number: self_s for number, self_s in own_s.items() if self_s is not None}
+    whole_s = sum(measured_s.values())
+    if not whole_s or len(measured_s) < len(own_s):  # of some, no part of the whole can be told
+        return {}
+    return {number: self_s / whole_s for number, self_s in measured_s.items()}
 
 
-def _node(node: NodeStats, stats: LoaderStats) -> Sequence[str]:
-    elapsed_s = stats.consumer.elapsed_s
-    rate = None if node.items is None or not elapsed_s else node.items / elapsed_s
-    known = [other.self_s for other in stats.nodes if other.self_s is not None]
-    whole_s = sum(known) if len(known) == len(stats.nodes) else 0.0  # of some, no part of the whole can be told
-    share = f"{100 * node.self_s / whole_s:.0f} %" if node.self_s is not None and whole_s else _DASH
-    about = "" if node.exact else "~"
-    times = (format_seconds(value) for value in (node.mean_s, node.p90_s, node.p99_s))
-    items = _DASH if node.items is None else about + format_count(node.items)
-    return (
-        str(node.number),
-        plain(node.name),
-        node.section,
-        items,
-        _DASH if rate is None else format_count(rate),
-        share,
-        *times,
-        _DASH if node.bytes is None else format_bytes(node.bytes),
-        str(node.errors) if node.errors else _DASH,
-        str(node.skipped) if node.skipped else _DASH,
-    )
+def spent_s(process: ProcessStats) -> dict[str, float]:
+    """Seconds, by what the process did in them, in the words of every view and export."""
+    return {
+        "making": process.making_s,
+        "sending": process.sending_s,
+        "waits for the loop": process.credit_wait_s,
+        "waits for input": process.input_wait_s,
+    }
 
 
-_PROCESS_HEAD = (
-    "process", "pid", "is", "making", "sending", "waits: consumer", "input", "CPU", "memory", "sent", "restarts"
-)  # fmt: skip
+def node_rows(stats: LoaderStats) -> list[dict[str, str]]:
+    """What is known of each node, by the heads of a table's columns; ``-`` where something is not known."""
+    elapsed_s, shares = stats.consumer.elapsed_s, own_shares(stats)
+    return [
+        {
+            "": str(node.number),
+            "node": plain(node.name),
+            "where": node.section,
+            "items": _DASH if node.items is None else ("" if node.exact else "~") + format_count(node.items),
+            "items/s": _DASH if node.items is None or not elapsed_s else format_count(node.items / elapsed_s),
+            "own time": f"{100 * shares[node.number]:.0f} %" if node.number in shares else _DASH,
+            "mean": format_seconds(node.mean_s),
+            "p90": format_seconds(node.p90_s),
+            "p99": format_seconds(node.p99_s),
+            "bytes": _DASH if node.bytes is None else format_bytes(node.bytes),
+            "errors": str(node.errors or _DASH),
+            "skipped": str(node.skipped or _DASH),
+        }
+        for node in stats.nodes
+    ]
 
 
-def _process(process: ProcessStats) -> Sequence[str]:
-    times = (process.making_s, process.sending_s, process.credit_wait_s, process.input_wait_s)
-    whole = sum(times)
-    return (
-        process.name,
-        str(process.pid),
-        process.doing,
-        *(f"{100 * time_s / whole:.0f} %" if whole else _DASH for time_s in times),
-        format_seconds(process.cpu_s),
-        _DASH if process.memory_bytes is None else format_bytes(process.memory_bytes),
-        format_bytes(process.bytes) if process.bytes else _DASH,
-        str(process.restarts) if process.restarts else _DASH,
-    )
+def process_rows(stats: LoaderStats) -> list[dict[str, str]]:
+    """The same of each process."""
+    rows = []
+    for process in stats.processes:
+        spent = spent_s(process).values()
+        whole = sum(spent)
+        parts = (f"{100 * part / whole:.0f} %" if whole else _DASH for part in spent)
+        rows.append(
+            {
+                "process": plain(process.name),
+                "pid": str(process.pid),
+                "is": process.doing,
+                **dict(zip(("making", "sending", "waits: loop", "input"), parts)),
+                "CPU": format_seconds(process.cpu_s),
+                "memory": _DASH if process.memory_bytes is None else format_bytes(process.memory_bytes),
+                "items": format_count(process.items),
+                "sent": format_bytes(process.bytes) if process.bytes else _DASH,
+                "restarts": str(process.restarts or _DASH),
+            }
+        )
+    return rows
 
 
 def plain(text: str) -> str:

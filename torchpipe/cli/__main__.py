@@ -1,8 +1,0 @@
-"""``python -m torchpipe.cli``: the same as ``torchpipe``."""
-
-import sys
-
-from torchpipe.cli.main import main
-
-if __name__ == "__main__":  # processes that are spawned import this module
-    sys.exit(main())

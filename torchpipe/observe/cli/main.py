@@ -1,0 +1,205 @@
+"""``torchpipe``: what a graph is, what a checkpoint holds, what this machine lacks, without writing a script.
+
+Results go to stdout, as text or with ``--json`` as one JSON document; what your code prints goes to stderr then. A
+mistake is one line on stderr and exit code 2; ``--traceback`` shows where it comes from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, NoReturn
+
+from torchpipe.observe.cli.output import accept_all_characters, apart, reader_is_gone, tell
+from torchpipe.stats.text import plain
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command: its exit code. 0: done; 1: ``diff`` found differences, ``doctor`` a problem; 2: a mistake."""
+    accept_all_characters()
+    options = _parser().parse_args(arguments)
+    try:
+        with apart() if options.json else nullcontext():
+            result: tuple[int, Any] = options.run(options)
+        code, answer = result
+        tell(answer)
+    except KeyboardInterrupt:
+        return 130
+    except (Exception, SystemExit) as error:  # of the user's code as well, which the command imports
+        if isinstance(error, BrokenPipeError) and reader_is_gone():  # `head`, say, has had enough
+            sys.stderr.close()
+            return 0
+        if options.traceback:
+            traceback.print_exc()
+        print(f"torchpipe: {type(error).__name__}: {plain(_said(error))}", file=sys.stderr)
+        return 2
+    return code
+
+
+def _said(error: BaseException) -> str:
+    """On one line."""
+    notes = [note for note in getattr(error, "__notes__", ()) if str(note).startswith("torchpipe: raised")]
+    text = " ".join(" ".join([str(error), *(f"({note[11:]})" for note in notes)]).split())
+    if isinstance(error, SystemExit):
+        return f"your code ended the program ({text or 0}): is a script without `if __name__ == '__main__'` imported?"
+    return text or "no message"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="torchpipe", description="Look at data pipelines, their checkpoints, and the machine they run on."
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    common = _Parser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print one JSON document")
+    common.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    of_graph = _Parser(add_help=False, parents=[common])
+    of_graph.add_argument(
+        "target",
+        metavar="MODULE:NAME",
+        help="a loader, a graph, or a function that makes one; a file: path/to/file.py:NAME",
+    )
+    of_graph.add_argument(
+        "--workers", type=_count, metavar="N", help="run a graph in N worker processes (default: in process)"
+    )
+
+    explain = commands.add_parser("explain", parents=[of_graph], help="which node runs where")
+    explain.add_argument("--format", choices=("text", "svg", "mermaid"), default="text")
+    explain.set_defaults(run=_explain)
+
+    watch = commands.add_parser("watch", parents=[of_graph], help="iterate it, and show live who waits for whom")
+    watch.add_argument(
+        "--items", type=_count, metavar="N", help="stop after N items (default: at the end of the epoch)"
+    )
+    watch.add_argument("--report", metavar="FILE.html", help="write a report of it")
+    watch.set_defaults(run=_watch)
+
+    profile = commands.add_parser(
+        "profile", parents=[common], help="what each node of a graph could do, run in process"
+    )
+    profile.add_argument("target", metavar="MODULE:NAME", help="as for explain")
+    profile.add_argument("--seconds", type=float, default=0.5, metavar="S", help="for each node (default: 0.5)")
+    profile.set_defaults(run=_profile)
+
+    state = commands.add_parser("state", help="look into checkpoints; runs nothing that is in them")
+    of_state = state.add_subparsers(required=True, metavar="COMMAND")
+    show = of_state.add_parser("show", parents=[common], help="the loader states in a checkpoint")
+    show.add_argument("file")
+    show.set_defaults(run=_show)
+    diff = of_state.add_parser("diff", parents=[common], help="what differs between two; exit code 1 if anything does")
+    diff.add_argument("first")
+    diff.add_argument("second")
+    diff.set_defaults(run=_diff)
+
+    doctor = commands.add_parser(
+        "doctor", parents=[common], help="what will go wrong on this machine, and how to mend it"
+    )
+    doctor.add_argument("--quick", action="store_true", help="do not start processes to see whether they start")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.lstrip("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number")
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"torchpipe {version('torchpipe-data')}"
+    except PackageNotFoundError:
+        return "torchpipe, not installed"
+
+
+def _explain(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.observe.cli.targets import loader_of
+
+    loader = loader_of(options.target, options.workers)
+    try:
+        if not options.json:
+            return 0, loader.explain(options.format)
+        stats = loader.stats().to_dict()
+        return 0, {name: stats[name] for name in ("workers", "shards", "method", "total", "nodes")}
+    finally:
+        loader.shutdown()
+
+
+def _watch(options: argparse.Namespace) -> tuple[int, Any]:
+    from itertools import islice
+
+    from torchpipe.observe.cli.targets import loader_of
+
+    if options.report is not None:  # before it takes its time
+        from torchpipe.observe.views.report import check_place
+
+        check_place(options.report)
+    loader = loader_of(options.target, options.workers)
+    try:
+        code = 0
+        with loader.watch():
+            try:
+                for _ in islice(loader, options.items):
+                    pass
+            except KeyboardInterrupt:  # what was seen until then is told all the same
+                code = 130
+                loader.shutdown()
+            stats = loader.stats()
+        if options.report is not None:
+            loader.report(options.report, title=options.target)
+        return code, stats.to_dict() if options.json else str(stats)
+    finally:
+        loader.shutdown()
+
+
+def _profile(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.loader.profiling import profile
+    from torchpipe.observe.cli.targets import loader_of
+
+    found = profile(loader_of(options.target), seconds=options.seconds)
+    return 0, found.to_dict() if options.json else str(found)
+
+
+def _show(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.observe.cli.states import as_data, read_states, shown
+
+    states = read_states(options.file)
+    if options.json:
+        return 0, {where: as_data(state) for where, state in states.items()}
+    return 0, "\n\n".join(shown(where, state) for where, state in states.items())
+
+
+def _diff(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.observe.cli.states import differences, read_states
+
+    found = differences(read_states(options.first), read_states(options.second))
+    if options.json:
+        return int(bool(found)), found
+    lines = [f"{item['where']}: {item['first']} -> {item['second']}" for item in found]
+    return int(bool(found)), "\n".join(lines) or "no difference"
+
+
+def _doctor(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.observe.cli.doctor import examine
+
+    findings = examine(start_processes=not options.quick)
+    code = int(any(finding.level == "problem" for finding in findings))
+    if options.json:
+        return code, [finding.to_dict() for finding in findings]
+    return code, "\n".join(map(str, findings))

@@ -1,0 +1,191 @@
+"""``loader.report("report.html")``: one page with all that is known of an epoch. Pure, but for :func:`write_report`.
+
+The page refers to nothing elsewhere and runs no code: it opens from a mail or an artifact store, in both themes, and on
+a phone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from torchpipe.observe.views.svg import graph_svg
+from torchpipe.observe.views.theme import CSS, escape
+from torchpipe.observe.views.timeline import timeline_svg
+from torchpipe.stats import LoaderStats
+from torchpipe.stats.text import format_count, format_seconds, node_rows, own_shares, process_rows
+
+__all__ = ["check_place", "report_html", "write_report"]
+
+_PAGE_CSS = """
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);
+ font:16px/1.5 ui-sans-serif,system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+main{max-width:1080px;margin:0 auto;padding:24px 18px 60px}
+h1{font-size:15px;font-weight:600;color:var(--soft);margin:0 0 10px}
+h2{font-size:18px;margin:38px 0 10px}
+.sentence{font-size:24px;line-height:1.3;margin:0 0 8px;font-weight:600}
+.change{font-size:18px;margin:0 0 20px;color:var(--good)}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;
+ margin:20px 0;padding:0;list-style:none}
+.facts li{background:var(--group);border:1px solid var(--line);border-radius:8px;padding:8px 14px}
+.facts b{display:block;font-size:19px;font-weight:600}
+.facts span{color:var(--soft);font-size:13px}
+.wide{overflow-x:auto;-webkit-overflow-scrolling:touch}
+.picture svg{max-width:100%;height:auto;display:block;margin:0 auto}
+table{border-collapse:collapse;font-size:14px;width:100%;font-variant-numeric:tabular-nums}
+th{color:var(--soft);font-weight:500;border-bottom:1px solid var(--line)}
+th,td{padding:6px 10px;text-align:right;white-space:nowrap}
+th.left,td.left{text-align:left}
+td.left{font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace}
+td.left{max-width:340px;overflow:hidden;text-overflow:ellipsis}
+td.said{white-space:normal;min-width:240px;text-align:left}
+.wide svg{min-width:560px}
+tbody tr:nth-child(even){background:var(--group)}
+tr.slowest td{color:var(--bad);font-weight:600}
+.bar{display:inline-block;vertical-align:middle;height:9px;background:var(--busy);border-radius:2px;margin-right:8px}
+.legend{color:var(--soft);font-size:13px;margin:6px 0 0}
+.legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin:0 5px 0 14px;vertical-align:-1px}
+.legend i:first-child{margin-left:0}
+footer{color:var(--soft);font-size:13px;margin-top:44px}
+"""
+_LEGEND = (
+    '<p class="legend"><i style="background:var(--busy)"></i>making<i style="background:var(--send)"></i>sending'
+    '<i style="background:var(--idle)"></i>waits for the loop<i style="background:var(--wait)"></i>waits for input</p>'
+)
+
+
+def report_html(stats: LoaderStats, title: str = "torchpipe") -> str:
+    """The page."""
+    advice = stats.advice
+    change = f'<p class="change">{escape(advice.change)}</p>' if advice.change else ""
+    parts = [
+        f'<h1>{escape(title)}</h1><p class="sentence">{escape(advice.sentence)}</p>{change}',
+        _facts(stats),
+        f'<h2>What runs where</h2><div class="picture">{graph_svg(stats)}</div>{_LEGEND}',
+    ]
+    if stats.timeline:
+        parts.append(f'<h2>Over time</h2><div class="picture wide">{timeline_svg(stats)}</div>')
+    if stats.events:
+        parts.append("<h2>What happened</h2>" + _events(stats))
+    if stats.nodes:
+        parts.append("<h2>Nodes</h2>" + _nodes(stats))
+    parts.append("<h2>Processes</h2>" + _processes(stats))
+    if advice.predictions:
+        parts.append("<h2>With another number of workers</h2>" + _predictions(stats))
+    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"/>'
+        '<meta name="color-scheme" content="light dark"/>'
+        f"<title>{escape(title)}</title><style>{CSS}{_PAGE_CSS}</style></head>"
+        f'<body class="tp"><main>{"".join(parts)}<footer>Made by torchpipe, {escape(made)}. An item is what your '
+        "loop gets: a batch, where the graph makes batches. ~ marks estimates.</footer></main></body></html>\n"
+    )
+
+
+def write_report(stats: LoaderStats, path: str | os.PathLike[str], title: str = "torchpipe") -> Path:
+    """Write the page, whole or not at all. Raises: FileNotFoundError or another OSError, naming the path.
+
+    Who may read it is as with ``open()``: as the umask says, or as the file that was there.
+    """
+    target = check_place(path)
+    text = report_html(stats, title)
+    name = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(8)}")
+    try:
+        handle = open(name, "x", encoding="utf-8")
+    except OSError as error:
+        raise OSError(error.errno, f"nothing can be written there ({error.strerror})", str(target)) from None
+    try:
+        with handle as file:
+            if target.exists():
+                shutil.copymode(target, name)
+            file.write(text)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return target
+
+
+def check_place(path: str | os.PathLike[str]) -> Path:
+    """``path``, if a file may be there. Raises: FileNotFoundError or IsADirectoryError, saying what to do."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder: name a file in it, such as {target / 'report.html'}")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"the folder {target.parent} does not exist, so {target.name} cannot be written: make it"
+        )
+    return target
+
+
+def _facts(stats: LoaderStats) -> str:
+    consumer = stats.consumer
+    of = "" if stats.total is None else f" of {stats.total:,}"
+    facts = [
+        (f"{stats.delivered:,}{of}", f"items of epoch {stats.epoch}, {stats.state}"),
+        (f"{format_count(consumer.items_per_s)}/s", "items"),
+        (f"{100 * consumer.wait_share:.0f} %", f"of {format_seconds(consumer.elapsed_s)} spent waiting"),
+        (format_seconds(consumer.start_s), "until the first item"),
+        (f"{stats.workers or 'none'}", f"workers ({stats.method}), {stats.shards} shards, {stats.cores} cores"),
+        (str(stats.restarts), "restarts"),
+    ]
+    return f'<ul class="facts">{"".join(f"<li><b>{escape(a)}</b><span>{escape(b)}</span></li>" for a, b in facts)}</ul>'
+
+
+def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], left: int = 1, *, said: bool = False) -> str:
+    """``rows``: (class, cells that are HTML already). ``said``: the last ones are text, not figures."""
+
+    def line(kind: str, cells: Sequence[str]) -> str:
+        classes = [' class="left"'] * left + [' class="said"' if said else ""] * (len(cells) - left)
+        return "".join(f"<{kind}{name}>{cell}</{kind}>" for name, cell in zip(classes, cells))
+
+    body = "".join(f'<tr class="{name}">{line("td", cells)}</tr>' for name, cells in rows)
+    return f'<div class="wide"><table><thead><tr>{line("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _bar(share: float) -> str:
+    return f'<span class="bar" style="width:{70 * min(1.0, share):.0f}px"></span>{100 * share:.0f} %'
+
+
+def _nodes(stats: LoaderStats) -> str:
+    shares, rows = own_shares(stats), []
+    for node, row in zip(stats.nodes, node_rows(stats)):
+        cells = {head: escape(cell) for head, cell in row.items() if head}  # without its number
+        if node.number in shares:
+            cells["own time"] = _bar(shares[node.number])
+        rows.append(("slowest" if node.number == stats.advice.node else "", [*cells.values()]))
+    return _table([*cells], rows, left=2)
+
+
+def _processes(stats: LoaderStats) -> str:
+    rows = process_rows(stats)
+    return _table([*rows[0]] if rows else [], [("", [*map(escape, row.values())]) for row in rows])
+
+
+def _events(stats: LoaderStats) -> str:
+    began = stats.began_at or (stats.events[0].at if stats.events else 0.0)
+    rows = [
+        ("", [f"{event.at - began:+.1f} s", escape(event.kind), escape(event.process), escape(event.text)])
+        for event in stats.events
+    ]
+    return _table(("when", "what", "process", ""), rows, left=3, said=True)
+
+
+def _predictions(stats: LoaderStats) -> str:
+    most = max(item.items_per_s for item in stats.advice.predictions) or 1.0
+    rows = []
+    for item in stats.advice.predictions:
+        bar = f'<span class="bar" style="width:{120 * item.items_per_s / most:.0f}px"></span>'
+        cells = [
+            f"{item.workers}{' (now)' if item.workers == stats.workers else ''}",
+            f"{bar}{format_count(item.items_per_s)}/s",
+            f"{100 * item.wait_share:.0f} %",
+        ]
+        rows.append(("", cells))
+    return _table(("workers", "items, as predicted", "you would wait"), rows)

@@ -1,0 +1,183 @@
+"""The graph as a picture: processes as boxes, their nodes in them, what is known of their time and queues. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchpipe.observe.views.layout import Group, groups_of
+from torchpipe.observe.views.theme import CSS, escape, shortened
+from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
+from torchpipe.stats.text import format_count, format_seconds, own_shares, spent_s
+
+__all__ = ["graph_svg", "process_bar"]
+
+_BOX_W, _BOX_H, _GAP_X, _GAP_Y = 236, 46, 18, 26
+_PAD, _TITLE_H, _LINE_H = 14, 26, 20
+_MOST_LINES = 8  # of processes, and of queues
+_BETWEEN = 30  # two groups
+_NAME_CHARS, _FACT_CHARS = 28, 36
+
+
+@dataclass(frozen=True)
+class _Spot:
+    x: float
+    y: float
+
+    @property
+    def middle(self) -> float:
+        return self.x + _BOX_W / 2
+
+
+def graph_svg(stats: LoaderStats) -> str:
+    """A whole SVG document, without any reference to elsewhere, that follows the reader's theme."""
+    groups = groups_of(stats)
+    widest = max((len(row) for group in groups for row in group.rows), default=1)
+    width = max(widest * (_BOX_W + _GAP_X) - _GAP_X + 4 * _PAD, _BOX_W + 8 * _PAD)
+    spots: dict[int, _Spot] = {}
+    below: list[str] = []  # groups, which lie under all else
+    parts: list[str] = []
+    y: float = _PAD
+    for group in groups:
+        height = _place(group, stats, y, width, spots, parts)
+        below.append(
+            f'<rect class="group" x="{_PAD}" y="{y:g}" width="{width - 2 * _PAD:g}" height="{height:g}" rx="8"/>'
+        )
+        y += height + _BETWEEN
+    loop_y = y - _BETWEEN + _GAP_Y
+    parts += _loop(stats, spots, loop_y, width)
+    height = loop_y + _BOX_H + _PAD
+    edges = list(_edges(stats, spots))
+    label = escape(f"Graph of {len(stats.nodes)} nodes. {stats.advice.sentence}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="tp" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" role="img" aria-label="{label}"><style>{CSS}</style>'
+        f'<rect class="paper" width="100%" height="100%"/>{"".join([*below, *edges, *parts])}</svg>'
+    )
+
+
+def _place(
+    group: Group, stats: LoaderStats, top: float, width: float, spots: dict[int, _Spot], parts: list[str]
+) -> float:
+    """Add what is in the group, which begins at ``top``: how high it is."""
+    y = top + _TITLE_H
+    parts.append(f'<text class="strong" x="{2 * _PAD}" y="{top + 18:g}">{escape(group.where)}</text>')
+    processes = [process for process in stats.processes if process.kind in group.kinds and process.kind != "main"]
+    for process in processes[:_MOST_LINES]:
+        parts.append(_process(process, 2 * _PAD, y, width - 4 * _PAD))
+        y += _LINE_H
+    names = {process.name for process in processes} | ({"main"} if group.section == "main" else set())
+    queues = [queue for queue in stats.queues if queue.source in names or queue.target in names]
+    if len(processes) > _MOST_LINES:
+        parts.append(f'<text class="soft" x="{2 * _PAD}" y="{y + 12:g}">{len(processes) - _MOST_LINES} more</text>')
+        y += _LINE_H
+    if group.section == "main":
+        for queue in queues[:_MOST_LINES]:
+            parts.append(_queue(queue, 2 * _PAD, y, width - 4 * _PAD))
+            y += _LINE_H
+    for row in group.rows:
+        y += _GAP_Y if row is not group.rows[0] else 6
+        left = (width - len(row) * (_BOX_W + _GAP_X) + _GAP_X) / 2
+        for place, node in enumerate(row):
+            spots[node.number] = _Spot(left + place * (_BOX_W + _GAP_X), y)
+            parts.append(_node(node, stats, spots[node.number]))
+        y += _BOX_H
+    return y + _PAD - top
+
+
+def _node(node: NodeStats, stats: LoaderStats, spot: _Spot) -> str:
+    """A box with the node's name; where it is measured, a bar as wide as its share of all nodes' time."""
+    share = own_shares(stats).get(node.number, 0.0)
+    slowest = " slowest" if stats.advice.node == node.number else ""
+    about = "" if node.exact else "~"
+    facts = [] if node.items is None else [f"{about}{format_count(node.items)} items"]
+    if share:
+        facts.append(f"{100 * share:.0f} % of the time")
+    if node.mean_s is not None:
+        facts.append(format_seconds(node.mean_s))
+    if node.repeated and stats.shards > 1:
+        facts.append("by every shard")
+    if node.errors:
+        facts.append(f"{node.errors} errors")
+    y_name = spot.y + (18 if facts else 27)
+    bar = f'<rect class="busy" x="{spot.x:g}" y="{spot.y + _BOX_H - 5:g}" width="{_BOX_W * share:.1f}" height="5"/>'
+    said = escape(shortened(", ".join(facts), _FACT_CHARS))
+    return (
+        f"<g><title>{escape(', '.join([f'{node.number} {node.name}', *facts]))}</title>"
+        f'<rect class="box{slowest}" x="{spot.x:g}" y="{spot.y:g}" width="{_BOX_W}" height="{_BOX_H}" rx="5"/>'
+        f"{bar if share else ''}"
+        f'<text class="name" x="{spot.x + 9:g}" y="{y_name:g}">{escape(shortened(node.name, _NAME_CHARS))}</text>'
+        f'<text class="soft" x="{spot.x + 9:g}" y="{spot.y + 35:g}">{said}</text></g>'
+    )
+
+
+def process_bar(process: ProcessStats, x: float, y: float, width: float, height: float = 10) -> str:
+    """What a process spent its time on, as the parts of a bar."""
+    spent = spent_s(process)
+    whole = sum(spent.values())
+    text = ", ".join(f"{doing} {100 * part / whole:.0f} %" for doing, part in spent.items()) if whole else "no time yet"
+    parts = [f"<g><title>{escape(f'{process.name}: {text}')}</title>"]
+    parts.append(f'<rect class="idle" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"/>')
+    for kind, time_s in zip(("busy", "send", "idle", "wait"), spent.values()) if whole else ():
+        part = width * time_s / whole
+        if part >= 0.5:
+            parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:g}" width="{part:.1f}" height="{height:g}"/>')
+        x += part
+    return "".join([*parts, "</g>"])
+
+
+def _process(process: ProcessStats, x: float, y: float, width: float) -> str:
+    text = process.name + (f", {process.restarts} restarts" if process.restarts else "")
+    label = f'<text class="soft" x="{x:g}" y="{y + 12:g}">{escape(text)}</text>'
+    return label + process_bar(process, x + 130, y + 3, width - 130)
+
+
+def _queue(queue: QueueStats, x: float, y: float, width: float) -> str:
+    of = "" if queue.limit is None else f" of {queue.limit}"
+    text = f"{queue.name}: {queue.fill}{of} {queue.unit}"
+    label = f'<text class="soft" x="{x:g}" y="{y + 12:g}">{escape(text)}</text>'
+    if not queue.limit:
+        return label
+    x, width = x + 190, width - 190
+    full = width * min(1.0, queue.fill / queue.limit)
+    return (
+        f'{label}<rect class="idle" x="{x:g}" y="{y + 5:g}" width="{width:g}" height="6" rx="3"/>'
+        f'<rect class="busy" x="{x:g}" y="{y + 5:g}" width="{full:.1f}" height="6" rx="3"/>'
+    )
+
+
+def _loop(stats: LoaderStats, spots: dict[int, _Spot], y: float, width: float) -> Iterator[str]:
+    """The user's own loop, which reads the last node."""
+    spot = _Spot((width - _BOX_W) / 2, y)
+    spots[0] = spot
+    consumer = stats.consumer
+    waited = f"waited {100 * consumer.wait_share:.0f} %" if consumer.elapsed_s else f"epoch {stats.epoch}"
+    slowest = " slowest" if stats.advice.bottleneck == "consumer" else ""
+    bar = _BOX_W * consumer.wait_share
+    yield (
+        f'<rect class="box{slowest}" x="{spot.x:g}" y="{y:g}" width="{_BOX_W}" height="{_BOX_H}" rx="23"/>'
+        f'<text class="strong" x="{spot.middle:g}" y="{y + 19:g}" text-anchor="middle">your loop</text>'
+        f'<text class="soft" x="{spot.middle:g}" y="{y + 35:g}" text-anchor="middle">{escape(waited)}, '
+        f"{format_count(consumer.items_per_s)} items/s</text>"
+    )
+    if bar >= 1:
+        yield f'<rect class="wait" x="{spot.x:g}" y="{y + _BOX_H + 3:g}" width="{bar:.1f}" height="4" rx="2"/>'
+
+
+def _edges(stats: LoaderStats, spots: dict[int, _Spot]) -> Iterator[str]:
+    read = {number for node in stats.nodes for number in node.inputs}
+    for node in stats.nodes:
+        for number in node.inputs:
+            if number in spots:
+                yield _edge(spots[number], spots[node.number])
+        if node.number not in read:
+            yield _edge(spots[node.number], spots[0])
+
+
+def _edge(start: _Spot, end: _Spot) -> str:
+    x, y, to_x, to_y = start.middle, start.y + _BOX_H, end.middle, end.y - 6
+    bend = min(40.0, (to_y - y) / 2)
+    return (
+        f'<path class="edge" d="M{x:g} {y:g}C{x:g} {y + bend:g} {to_x:g} {to_y - bend:g} {to_x:g} {to_y:g}"/>'
+        f'<path class="tip" d="M{to_x - 4:g} {to_y - 1:g}L{to_x + 4:g} {to_y - 1:g}L{to_x:g} {to_y + 6:g}Z"/>'
+    )
