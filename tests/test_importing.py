@@ -12,7 +12,7 @@ import pytest
 
 from tests.warm import Warm
 from torchpipe.on_demand import built_in, on_demand
-from torchpipe.places import FORMS, NAMES
+from torchpipe.public_names import FORMS, NAMES
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def test_all_that_a_package_names_is_there(package: str) -> None:
     ask, names = on_demand(package)
     assert {*NAMES[package]} <= {*dir(loaded)} & {*names()}
     assert {*loaded.__all__} <= {*dir(loaded)}
-    for name, place in NAMES[package].items():
-        assert ask(name) is getattr(loaded, name) is getattr(importlib.import_module(place), name)
+    for name, module in NAMES[package].items():
+        assert ask(name) is getattr(loaded, name) is getattr(importlib.import_module(module), name)
     for name in ("Nope", "_private", "__wrapped__"):
         assert not hasattr(loaded, name)
         with pytest.raises(AttributeError, match=f"module '{package}' has no attribute '{name}'"):

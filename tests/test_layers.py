@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # sub-package that has a line of its own is no part of its package here.
 LAYERS = (
     ("errors", "compat"),
-    ("places",),
+    ("public_names",),
     ("on_demand",),
     ("state", "randomness", "stats"),
     ("observe",),

@@ -140,9 +140,9 @@ class Warm:
 
 
 def _of_the_project() -> list[str]:
-    from torchpipe.places import NAMES  # not above: conftest imports this file where no test needs torch
+    from torchpipe.public_names import NAMES  # not above: conftest imports this file where no test needs torch
 
-    return sorted({place for names in NAMES.values() for place in names.values()})
+    return sorted({module for names in NAMES.values() for module in names.values()})
 
 
 def _show_stacks(pids: Sequence[int], said: Sequence[Path]) -> None:

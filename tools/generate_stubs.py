@@ -3,7 +3,7 @@
     python tools/generate_stubs.py          write the stub anew
     python tools/generate_stubs.py --check  exit with 1 and a diff if it is out of step
 
-Likewise ``torchpipe/places.py``: in which module is what a package imports on demand, and the node of each form.
+Likewise ``torchpipe/public_names.py``: in which module is what a package imports on demand, and the node of each form.
 
 It reads sources and imports nothing of torchpipe, so that it works while a node is half written. From
 
@@ -40,8 +40,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "torchpipe" / "node" / "functional_methods.pyi"
-PLACES = ROOT / "torchpipe" / "places.py"
-PLACES_HEADER = '''\
+NAMES = ROOT / "torchpipe" / "public_names.py"
+NAMES_HEADER = '''\
 """Where each name and node of a package that imports on demand is. Written by ``make stubs``: do not edit."""
 
 from __future__ import annotations
@@ -472,8 +472,8 @@ def generate(modules: dict[str, Module] | None = None) -> str:
     return _formatted("\n".join([text, *variables, "", *classes]))
 
 
-def generate_places(modules: dict[str, Module] | None = None) -> str:
-    """The text of ``torchpipe/places.py``, formatted."""
+def generate_names(modules: dict[str, Module] | None = None) -> str:
+    """The text of ``torchpipe/public_names.py``, formatted."""
     modules = read_modules() if modules is None else modules
     nodes = find_nodes(modules, Builder(modules))
     forms = {
@@ -483,7 +483,7 @@ def generate_places(modules: dict[str, Module] | None = None) -> str:
     names = {name: found for name, module in modules.items() if (found := _on_demand(module))}
     tables = {"NAMES": (names, "package -> name -> module"), "FORMS": (forms, "kind of node -> form -> module:class")}
     lines = [f'{name}: dict[str, dict[str, str]] = {table!r}\n"""{what}"""\n' for name, (table, what) in tables.items()]
-    return _formatted(PLACES_HEADER + "\n".join(lines))
+    return _formatted(NAMES_HEADER + "\n".join(lines))
 
 
 def _on_demand(module: Module) -> dict[str, str]:
@@ -492,8 +492,8 @@ def _on_demand(module: Module) -> dict[str, str]:
     if not any("(__name__" in ast.unparse(line) for node in guarded for line in node.orelse):
         return {}
     imports = [line for node in guarded for line in node.body if isinstance(line, ast.ImportFrom)]
-    places = {alias.name: _absolute(line, module.name) for line in imports for alias in line.names}
-    return {name: place for name, place in places.items() if place != module.name}  # submodules need no line
+    sources = {alias.name: _absolute(line, module.name) for line in imports for alias in line.names}
+    return {name: source for name, source in sources.items() if source != module.name}  # submodules need no line
 
 
 def _import_block(imports: dict[str, tuple[str, str]]) -> str:
@@ -514,11 +514,13 @@ def _formatted(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="write or check torchpipe/node/functional_methods.pyi and places.py")
+    parser = argparse.ArgumentParser(
+        description="write or check torchpipe/node/functional_methods.pyi and torchpipe/public_names.py"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 and a diff if out of step")
     options = parser.parse_args(arguments)
     try:
-        texts = {OUTPUT: generate(), PLACES: generate_places()}
+        texts = {OUTPUT: generate(), NAMES: generate_names()}
     except StubError as error:
         print(f"cannot make the stub: {error}", file=sys.stderr)
         return 1
@@ -528,8 +530,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.check:
             path.write_text(texts[path])
             continue
-        told = (found[path].splitlines(), texts[path].splitlines(), "as it is", "as the nodes say")
-        print("\n".join([*difflib.unified_diff(*told, lineterm=""), ""]))
+        sides = (found[path].splitlines(), texts[path].splitlines(), "as it is", "as the nodes say")
+        print("\n".join([*difflib.unified_diff(*sides, lineterm=""), ""]))
         print(f"{path.relative_to(ROOT)} is out of step: run `make stubs`")
     return 1 if options.check and stale else 0
 

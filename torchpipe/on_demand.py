@@ -1,7 +1,7 @@
 """Packages whose names are imported when they are first asked for, since each process that is not forked imports anew.
 
 Runs in every process. A package that does so names for type checkers what it offers, under ``if TYPE_CHECKING``, and
-takes its ``__getattr__`` and ``__dir__`` from :func:`on_demand`; ``torchpipe/places.py`` is generated from that.
+takes its ``__getattr__`` and ``__dir__`` from :func:`on_demand`; ``torchpipe/public_names.py`` is generated from that.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from torchpipe.places import FORMS, NAMES
+from torchpipe.public_names import FORMS, NAMES
 
-__all__ = ["built_in", "on_demand", "place_of"]
+__all__ = ["built_in", "class_path", "on_demand"]
 
 
 def on_demand(package: str, *, unlisted: str = "") -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -45,7 +45,7 @@ def on_demand(package: str, *, unlisted: str = "") -> tuple[Callable[[str], Any]
     return __getattr__, __dir__
 
 
-def place_of(kind: str, form: str) -> tuple[str, str] | None:
+def class_path(kind: str, form: str) -> tuple[str, str] | None:
     """Module and name of this library's class behind a form of ``kind``, ``"iter"`` or ``"map"``; None: it has none."""
     module, _, name = FORMS[kind].get(form, "").partition(":")
     return (module, name) if module else None
@@ -53,5 +53,5 @@ def place_of(kind: str, form: str) -> tuple[str, str] | None:
 
 def built_in(kind: str, form: str) -> type | None:
     """That class, imported now if it was not yet."""
-    place = place_of(kind, form)
-    return None if place is None else getattr(import_module(place[0]), place[1])
+    path = class_path(kind, form)
+    return None if path is None else getattr(import_module(path[0]), path[1])

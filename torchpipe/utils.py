@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchpipe.compat.torch_private import pin_memory as torchs_pin_memory
-from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.graph.dot import to_dot
 from torchpipe.node.functional import offer_to_torchs_nodes
 from torchpipe.node.traits import DataPipe

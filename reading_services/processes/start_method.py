@@ -11,7 +11,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from torchpipe import errors
-from torchpipe.places import NAMES
+from torchpipe.public_names import NAMES
 
 __all__ = ["PRELOADED", "default_start_method", "start_method"]
 

@@ -42,8 +42,8 @@ from tests.pairs.forms import FORMS, LEFT_OUT
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.errors import ReplayWarning
 from torchpipe.iter import IterableWrapper
-from torchpipe.places import FORMS as FUNCTIONAL_FORMS
-from torchpipe.places import NAMES
+from torchpipe.public_names import FORMS as FUNCTIONAL_FORMS
+from torchpipe.public_names import NAMES
 from torchpipe.state import merge
 
 __all__ = ["LAWS", "PAGE", "Tried", "families", "page", "services", "try_node", "try_service"]

@@ -15,7 +15,7 @@ import zstandard
 
 from tests.reads import bytes_read_by
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import Content, recompress
+from torchpipe.formats.storage.content import Content, recompress
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,

@@ -12,8 +12,8 @@ import pytest
 from tests.laws.executors import make_loader, make_service
 from torchpipe import DataLoader2
 from torchpipe.errors import StateMismatchError
-from torchpipe.formats.places import paths
-from torchpipe.formats.places.paths import expand_braces, expand_paths
+from torchpipe.formats.storage import paths
+from torchpipe.formats.storage.paths import expand_braces, expand_paths
 from torchpipe.iter import FileLister, PathList
 from torchpipe.testing import check_node
 

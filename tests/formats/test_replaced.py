@@ -11,7 +11,7 @@ import pytest
 from tests.servers import Page, s3_server, web_server
 from torchpipe import DataLoader2
 from torchpipe.errors import StateError
-from torchpipe.formats.places.web import open_web
+from torchpipe.formats.storage.web import open_web
 from torchpipe.iter import IterableWrapper
 
 # Its descriptors stay, and a thread that looks up names: no test is to be the one that begins them

@@ -13,7 +13,7 @@ import pytest
 
 from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import Content
+from torchpipe.formats.storage.content import Content
 from torchpipe.formats.tar import TarFiles
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import check_node

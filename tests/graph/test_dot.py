@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchpipe.formats.places.streams import wrap_stream
+from torchpipe.formats.storage.streams import wrap_stream
 from torchpipe.graph import to_dot
 from torchpipe.iter import IterableWrapper
 from torchpipe.utils import StreamWrapper, janitor, pin_memory_fn, to_graph

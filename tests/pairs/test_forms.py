@@ -17,7 +17,7 @@ from tests.pairs.form_rules import LIMITS, REFUSALS, limit_of, refusal_of
 from tests.pairs.form_runs import check, check_model
 from tests.pairs.form_samples import check_each
 from tests.pairs.forms import FORMS, LEFT_OUT, NUMBERS
-from torchpipe.places import FORMS as FUNCTIONAL_FORMS
+from torchpipe.public_names import FORMS as FUNCTIONAL_FORMS
 
 
 @pytest.fixture(autouse=True)

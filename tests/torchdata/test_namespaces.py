@@ -12,7 +12,7 @@ import torchpipe.torchdata
 from tests.test_torchdata_names import offered, told
 from torchpipe.graph import describe_graph
 from torchpipe.node.functional import registered
-from torchpipe.places import FORMS, NAMES
+from torchpipe.public_names import FORMS, NAMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 NATIVE, OTHERS = {*NAMES["torchpipe.iter"]}, {*NAMES["torchpipe.torchdata"]}
@@ -55,23 +55,23 @@ def test_forms_are_the_same_wherever_the_class_is() -> None:
     forms = registered("iter")
     assert forms["readlines"] is torchpipe.torchdata.LineReader
     assert forms["header"] is torchpipe.torchdata.Header
-    places = {place.split(":")[1]: place for place in FORMS["iter"].values()}
-    assert all(places[name].startswith("torchpipe.torchdata.nodes.") for name in OTHERS & {*places})
-    assert all(places[name].startswith("torchpipe.iter.") for name in NATIVE & {*places})
+    paths = {path.split(":")[1]: path for path in FORMS["iter"].values()}
+    assert all(paths[name].startswith("torchpipe.torchdata.nodes.") for name in OTHERS & {*paths})
+    assert all(paths[name].startswith("torchpipe.iter.") for name in NATIVE & {*paths})
 
 
 @pytest.mark.parametrize(
     ("page", "names"), [("index.md", NATIVE - BY_FORM), ("torchdata.md", OTHERS)], ids=["natives", "the rest"]
 )
 def test_each_page_has_the_nodes_and_forms_of_its_list(page: str, names: set[str]) -> None:
-    forms = {form for form, place in FORMS["iter"].items() if place.split(":")[1] in names}
+    forms = {form for form, path in FORMS["iter"].items() if path.split(":")[1] in names}
     assert (names - NO_NODES) | forms <= shown(page)
     others = OTHERS if page == "index.md" else NATIVE - {"PathList", "IterableWrapper", "HuggingFaceReader"}
     assert not others & shown(page)
 
 
 def test_the_pages_recommend_native_nodes_alone() -> None:
-    of_others = {form for form, place in FORMS["iter"].items() if place.split(":")[1] in OTHERS}
+    of_others = {form for form, path in FORMS["iter"].items() if path.split(":")[1] in OTHERS}
     of_others -= {"flatten", "drop", "slice", "unzip", "in_memory_cache"}  # names of others' methods, too, or map-style
     for page in [*DOCS.rglob("*.md"), DOCS.parent / "README.md", DOCS.parent / "skills" / "torchpipe" / "SKILL.md"]:
         if page.name in ("torchdata.md", "migration.md", "support.md"):

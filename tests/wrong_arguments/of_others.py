@@ -11,8 +11,8 @@ from tests.wrong_arguments.rows import Row, calls
 from torchpipe import DataLoader, DataLoader2, functional_datapipe, profile
 from torchpipe.export import PrometheusExporter
 from torchpipe.formats.example import example_parser
-from torchpipe.formats.places.content import check_compression, recompress
-from torchpipe.formats.places.paths import expand_paths
+from torchpipe.formats.storage.content import check_compression, recompress
+from torchpipe.formats.storage.paths import expand_paths
 from torchpipe.graph import check_shuffle_before_sharding, plan, replace_dp, replace_node, to_dot, traverse_dps
 from torchpipe.iter import IterableWrapper
 from torchpipe.randomness.seeds import check_seed

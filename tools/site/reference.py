@@ -39,7 +39,7 @@ _FIRST = (
     "torchpipe.integrations.torch_loaders",
     "torchpipe.integrations.torchdata_nodes",
     "torchpipe.testing",
-    "torchpipe.formats.places.content",
+    "torchpipe.formats.storage.content",
     "torchpipe.formats.tfrecord",
     "torchpipe.utils",
     "torchpipe.torchdata",

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any, Self, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import Content
-from torchpipe.formats.places.streams import check_stamp
+from torchpipe.formats.storage.content import Content
+from torchpipe.formats.storage.streams import check_stamp
 
 __all__ = ["ContentRecords", "Records", "behind_of"]
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import ContentRecords
+from torchpipe.formats.storage.content import Content
 from torchpipe.formats.tar import Member, TarFiles
 
 __all__ = ["MOST_ENDINGS", "TarSamples", "check_endings", "many_endings", "split_name"]

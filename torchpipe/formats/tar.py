@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import BUFFER_BYTES, Content
-from torchpipe.formats.places.streams import StreamWrapper, close_stream_after_parts, wrap_stream
 from torchpipe.formats.records import ContentRecords
+from torchpipe.formats.storage.content import BUFFER_BYTES, Content
+from torchpipe.formats.storage.streams import StreamWrapper, close_stream_after_parts, wrap_stream
 
 __all__ = ["Member", "TarFiles", "TarStreams"]
 

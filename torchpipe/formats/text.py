@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import ContentRecords
+from torchpipe.formats.storage.content import Content
 
 __all__ = ["CsvRows", "CsvTable", "JsonLines", "Lines", "TextLines", "check_decoding", "check_encoding"]
 

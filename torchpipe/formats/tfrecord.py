@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from torchpipe.compat.packages import needs
-from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import ContentRecords
+from torchpipe.formats.storage.content import Content
 
 __all__ = ["TFRecords", "check_crc32c", "masked_crc32c", "read_record", "record_offsets", "write_record"]
 

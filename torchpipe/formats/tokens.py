@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.storage.paths import is_remote
 
 __all__ = ["MappedTokens", "TokenSequences"]
 
@@ -117,7 +117,7 @@ class MappedTokens:
         return begin, length
 
     @property
-    def places(self) -> list[str]:
+    def paths(self) -> list[str]:
         """The files that say what the items are."""
         return [self.path] if self._count is None else [self.path, self.index]
 
@@ -219,7 +219,7 @@ class TokenSequences:
     def __getitem__(self, number: int) -> Any:
         if not 0 <= number < len(self):
             raise IndexError(f"there are {len(self)} sequences of tokens, and no number {number}")
-        place = bisect_right(self._ends, number)
-        inner = number - (self._ends[place - 1] if place else 0)
-        file = self._files[place]
+        part = bisect_right(self._ends, number)
+        inner = number - (self._ends[part - 1] if part else 0)
+        file = self._files[part]
         return file.sequence(inner) if self._length is None else file.window(inner * self._step, self._length)

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import open_stored
-from torchpipe.formats.places.streams import StreamWrapper, close_stream_after_parts, stamp_of, wrap_stream
 from torchpipe.formats.records import Records
+from torchpipe.formats.storage.content import open_stored
+from torchpipe.formats.storage.streams import StreamWrapper, close_stream_after_parts, stamp_of, wrap_stream
 
 __all__ = ["ArchiveStreams", "ZipFiles"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torchpipe.map._places import place_of
+from torchpipe.map._indices import checked_index
 from torchpipe.node.datapipe import DataChunk, MapDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_function, check_map_input
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Batcher(MapDataPipe[list[T]]):
     """Batch ``i`` has the items from ``i * batch_size`` on; a shorter last one is left out with ``drop_last``.
 
-    The input is read by places from 0 on. ``wrapper_class`` makes the batch of a list.
+    The input is read by indices from 0 on. ``wrapper_class`` makes the batch of a list.
 
     Raises: ValueError if ``batch_size`` is below 1; TypeError if ``wrapper_class`` cannot be called; IndexError for a
     batch that is not there.
@@ -39,9 +39,9 @@ class Batcher(MapDataPipe[list[T]]):
         self.wrapper_class = wrapper_class
 
     def __getitem__(self, index: Any) -> list[T]:
-        first = place_of("batch", index, len(self)) * self.batch_size
-        places = range(first, min(first + self.batch_size, len(self.source)))
-        return self.wrapper_class([self.source[place] for place in places])  # type: ignore[no-any-return]
+        first = checked_index("batch", index, len(self)) * self.batch_size
+        numbers = range(first, min(first + self.batch_size, len(self.source)))
+        return self.wrapper_class([self.source[number] for number in numbers])  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.source), self.batch_size)

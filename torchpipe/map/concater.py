@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from torchpipe.map._places import place_of
+from torchpipe.map._indices import checked_index
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
 from torchpipe.node.validate import check_map_input
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @functional_datapipe("concat")
 class Concater(MapDataPipe[T]):
-    """The items of the first input, then those of the second one, and so on, each read by places from 0 on.
+    """The items of the first input, then those of the second one, and so on, each read by indices from 0 on.
 
     Raises: ValueError without inputs; TypeError for an input that is not map-style; IndexError for an item that is not
     there.
@@ -29,12 +29,12 @@ class Concater(MapDataPipe[T]):
         self.datapipes = datapipes
 
     def __getitem__(self, index: Any) -> T:
-        place = place_of("concat", index, len(self))
+        number = checked_index("concat", index, len(self))
         for datapipe in self.datapipes:
-            if place < len(datapipe):
-                return datapipe[place]
-            place -= len(datapipe)
-        raise AssertionError("place_of() checked that it is there")
+            if number < len(datapipe):
+                return datapipe[number]
+            number -= len(datapipe)
+        raise AssertionError("checked_index() made sure that it is there")
 
     def __len__(self) -> int:
         return sum(len(datapipe) for datapipe in self.datapipes)

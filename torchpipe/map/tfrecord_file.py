@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from torchpipe.formats.example import example_parser
-from torchpipe.formats.places.listed import listed_files
-from torchpipe.formats.places.paths import expand_paths, is_remote
+from torchpipe.formats.storage.listed import listed_files
+from torchpipe.formats.storage.paths import expand_paths, is_remote
 from torchpipe.formats.tfrecord import check_crc32c, read_record, record_offsets
 from torchpipe.node.datapipe import MapDataPipe
 

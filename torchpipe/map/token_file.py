@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.formats.places.listed import listed_files
-from torchpipe.formats.places.paths import expand_paths
+from torchpipe.formats.storage.listed import listed_files
+from torchpipe.formats.storage.paths import expand_paths
 from torchpipe.formats.tokens import MappedTokens, TokenSequences
 from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import MapDataPipe
@@ -58,7 +58,7 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         self.dtype = None if dtype is None else np.dtype(dtype)
         self.offset = check_count("offset", offset, at_least=0)
         files = [MappedTokens(path, dtype, self.offset) for path in self.paths]
-        self.files = listed_files([place for file in files for place in file.places])
+        self.files = listed_files([path for file in files for path in file.paths])
         floating = next((file for file in files if not np.issubdtype(file.dtype, np.integer)), None)
         if floating is not None and tensor_dtype is torch.int64:
             raise ValueError(f"{floating.path} holds {floating.dtype}, no tokens: give tensor_dtype if it is meant")

@@ -41,7 +41,7 @@ def announce_replay(name: str, length: int) -> None:
     if name.startswith(COMPRESSED):
         warn_user(
             f"{name} can be read from the start alone: about {length} records are decompressed again to resume. Write "
-            "it in parts, with bgzip or torchpipe.formats.places.content.recompress, to resume at once",
+            "it in parts, with bgzip or torchpipe.formats.storage.content.recompress, to resume at once",
             ReplayWarning,
         )
         return

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.node.protocol import NodeProtocol
-from torchpipe.on_demand import built_in, place_of
-from torchpipe.places import FORMS
+from torchpipe.on_demand import built_in, class_path
+from torchpipe.public_names import FORMS
 
 __all__ = ["forms", "functional_datapipe", "lookup", "offer_to_torchs_nodes", "registered"]
 
@@ -55,9 +55,9 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
         kind = on or _kind(cls)
         if cls.__module__.startswith("torchpipe."):
             cls.form = name  # type: ignore[attr-defined]  # for the node's messages
-        if place_of(kind, name) == (cls.__module__, cls.__qualname__):
+        if class_path(kind, name) == (cls.__module__, cls.__qualname__):
             return cls  # found there: if its import is interrupted now, the next one makes another class
-        if place_of(kind, name) is not None:
+        if class_path(kind, name) is not None:
             raise ValueError(
                 f"dp.{name} is one of torchpipe's own forms, which are not replaced: give yours another name"
             )

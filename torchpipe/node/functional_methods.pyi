@@ -9,7 +9,7 @@ import torch
 
 from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
 from torchpipe.device import Backend, DeviceKeywords
-from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
@@ -865,7 +865,7 @@ class MapMethods(Generic[T_co]):
         """Batch ``i`` has the items from ``i * batch_size`` on; a shorter last one is left out with ``drop_last``."""
 
     def concat(self, *datapipes: MapDataPipe[T_co]) -> MapDataPipe[T_co]:
-        """The items of the first input, then those of the second one, and so on, each read by places from 0 on."""
+        """The items of the first input, then those of the second one, and so on, each read by indices from 0 on."""
 
     def in_memory_cache(self) -> MapDataPipe[T_co]:
         """Reads each item of ``source_dp`` once in a process, and hands out copies of what was read from then on."""

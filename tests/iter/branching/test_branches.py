@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reading_services import MultiProcessingReadingService
 from torchpipe import Context, DataLoader2, IterDataPipe, NodeIterator
 from torchpipe.errors import GraphError, StateError
-from torchpipe.formats.places.streams import wrap_stream
+from torchpipe.formats.storage.streams import wrap_stream
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode

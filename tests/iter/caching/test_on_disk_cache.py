@@ -17,7 +17,7 @@ from reading_services import MultiProcessingReadingService
 from tests.sources import wait_until
 from torchpipe import CacheTimeout, DataLoader2
 from torchpipe.errors import GraphError
-from torchpipe.formats.places.writing import Lease
+from torchpipe.formats.storage.writing import Lease
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
@@ -228,7 +228,7 @@ def test_a_lease_is_one_process_and_one_passes(tmp_path: Path) -> None:
     assert other.owner().startswith(f"process {os.getpid()} on ")
     one.give_back()
     assert other.take()
-    os.unlink(other.place)
+    os.unlink(other.path)
     other.give_back(remove=True)
     other.give_back(remove=True)
     assert os.listdir(tmp_path) == []

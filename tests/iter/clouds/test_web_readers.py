@@ -14,7 +14,7 @@ import fsspec.asyn
 import pytest
 
 from tests.servers import Page, WebServer, web_server
-from torchpipe.formats.places import retrying, web
+from torchpipe.formats.storage import retrying, web
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import CountingSource, check_node
 

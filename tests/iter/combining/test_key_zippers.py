@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.streams import wrap_stream
+from torchpipe.formats.storage.streams import wrap_stream
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from torchpipe.formats.places.content import is_compressed, open_stored
-from torchpipe.formats.places.listed import size_of
-from torchpipe.formats.places.paths import is_remote
-from torchpipe.formats.places.streams import Stamp, change_of, stamp_of
+from torchpipe.formats.storage.content import is_compressed, open_stored
+from torchpipe.formats.storage.listed import size_of
+from torchpipe.formats.storage.paths import is_remote
+from torchpipe.formats.storage.streams import Stamp, change_of, stamp_of
 from torchpipe.formats.tables.arrow import arrow_batches
 from torchpipe.formats.tables.parquet import open_parquet
 

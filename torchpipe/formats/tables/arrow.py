@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from torchpipe.formats.places.content import open_stored
-from torchpipe.formats.places.paths import is_remote
-from torchpipe.formats.places.streams import stamp_of
+from torchpipe.formats.storage.content import open_stored
+from torchpipe.formats.storage.paths import is_remote
+from torchpipe.formats.storage.streams import stamp_of
 from torchpipe.formats.tables.blocks import Blocks, in_chunks
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
 

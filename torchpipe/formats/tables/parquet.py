@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import open_stored, open_up_to
-from torchpipe.formats.places.paths import is_remote
-from torchpipe.formats.places.remote import file_system
-from torchpipe.formats.places.streams import stamp_of, stamp_of_path
 from torchpipe.formats.records import Records
+from torchpipe.formats.storage.content import open_stored, open_up_to
+from torchpipe.formats.storage.paths import is_remote
+from torchpipe.formats.storage.remote import file_system
+from torchpipe.formats.storage.streams import stamp_of, stamp_of_path
 from torchpipe.formats.tables.blocks import Blocks, in_chunks
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
 

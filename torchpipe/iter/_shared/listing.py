@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.listed import check_listed, listed, size_of
+from torchpipe.formats.storage.listed import check_listed, listed, size_of
 from torchpipe.iter._shared.paths import made_of_files
 from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context

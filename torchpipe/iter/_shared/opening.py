@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.formats.places.streams import StreamWrapper, close_stream, wrap_stream
+from torchpipe.formats.storage.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from io import IOBase
 from typing import Any
 
-from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
+from torchpipe.formats.storage.streams import StreamWrapper, wrap_stream
 
 __all__ = ["naming_path", "pair_of", "path_and_stream"]
 

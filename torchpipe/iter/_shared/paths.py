@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.formats.places.listed import check_listed, listed_files
-from torchpipe.formats.places.paths import expand_paths, is_remote
+from torchpipe.formats.storage.listed import check_listed, listed_files
+from torchpipe.formats.storage.paths import expand_paths, is_remote
 from torchpipe.indexed.keys import KeysIterator
 from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context

@@ -8,9 +8,9 @@ from typing import Any
 
 from torchpipe.errors import GraphError
 from torchpipe.formats.pieces.plan import UNITS, Piece, PiecePlan, plan_pieces
-from torchpipe.formats.places.content import check_compression
-from torchpipe.formats.places.listed import listed
-from torchpipe.formats.places.paths import expand_paths
+from torchpipe.formats.storage.content import check_compression
+from torchpipe.formats.storage.listed import listed
+from torchpipe.formats.storage.paths import expand_paths
 from torchpipe.indexed.shuffled import ShuffledKeys, Switched
 from torchpipe.iter._shared.paths import ListedKeys, PathList, local_files
 from torchpipe.node.context import Context

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.formats.places.content import Content
-from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.storage.content import Content
+from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.formats.text import Lines
 from torchpipe.node.iterator import stored_count
 from torchpipe.node.traits import callable_name

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torchpipe.formats.pieces.plan import Piece, check_unchanged
-from torchpipe.formats.places.content import Content, check_compression
-from torchpipe.formats.places.streams import StreamWrapper, can_seek
 from torchpipe.formats.records import Records, behind_of
+from torchpipe.formats.storage.content import Content, check_compression
+from torchpipe.formats.storage.streams import StreamWrapper, can_seek
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pairs import path_and_stream

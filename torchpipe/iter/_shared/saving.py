@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchpipe.formats.places.writing import place_in
+from torchpipe.formats.storage.writing import path_in
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.iter._shared.pairs import naming_path, pair_of
 from torchpipe.node.context import Context
@@ -30,7 +30,7 @@ class _SaveIterator(ItemIterator[str]):
 
     def _saved(self, item: Any) -> str:
         name, data = pair_of(self.node.form, item, "(name, data)")
-        path = place_in(self.node.root, os.fspath(self.path_of(name)))
+        path = path_in(self.node.root, os.fspath(self.path_of(name)))
         with naming_path(path, "writing"):
             self.node.write(path, data)
         return path

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.streams import close_streams
+from torchpipe.formats.storage.streams import close_streams
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
-from torchpipe.formats.places.streams import close_streams
+from torchpipe.formats.storage.streams import close_streams
 from torchpipe.iter._shared.shared_pass import Container
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.plain import plain

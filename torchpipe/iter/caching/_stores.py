@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.writing import Lease, write_whole
+from torchpipe.formats.storage.writing import Lease, write_whole
 from torchpipe.state import decode, encode
 
 __all__ = ["Chunk", "DiskStore", "MemoryStore", "Store", "memory_store"]

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchpipe.errors import GraphError
-from torchpipe.formats.places.streams import StreamWrapper, close_stream
-from torchpipe.formats.places.writing import Lease, write_whole
+from torchpipe.formats.storage.streams import StreamWrapper, close_stream
+from torchpipe.formats.storage.writing import Lease, write_whole
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.hashes import Digest, check_hash_type, pieces_of
 from torchpipe.iter._shared.listing import LIST_ENDING

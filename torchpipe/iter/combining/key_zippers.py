@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.streams import close_streams
+from torchpipe.formats.storage.streams import close_streams
 from torchpipe.iter._shared.bases import CountingIterator, ItemIterator, OnePerItem
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.formats.places.remote import entries_of
-from torchpipe.formats.places.retrying import DEFAULT_RETRIES
+from torchpipe.formats.storage.remote import entries_of
+from torchpipe.formats.storage.retrying import DEFAULT_RETRIES
 from torchpipe.iter._shared.listing import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchpipe.formats.places.paths import is_remote
-from torchpipe.formats.places.remote import write_url
-from torchpipe.formats.places.retrying import DEFAULT_RETRIES
-from torchpipe.formats.places.writing import write_whole
+from torchpipe.formats.storage.paths import is_remote
+from torchpipe.formats.storage.remote import write_url
+from torchpipe.formats.storage.retrying import DEFAULT_RETRIES
+from torchpipe.formats.storage.writing import write_whole
 from torchpipe.iter._shared.saving import FileSaver
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.formats.places.retrying import DEFAULT_RETRIES
-from torchpipe.formats.places.web import WebFile, check_options, open_web
+from torchpipe.formats.storage.retrying import DEFAULT_RETRIES
+from torchpipe.formats.storage.web import WebFile, check_options, open_web
 from torchpipe.iter._shared.opening import Opener
 from torchpipe.iter._shared.paths import made_of_files
 from torchpipe.node.content_digest import Unseen

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from torchpipe.formats.places.streams import close_streams
+from torchpipe.formats.storage.streams import close_streams
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.columns import with_columns
 from torchpipe.node.context import Context

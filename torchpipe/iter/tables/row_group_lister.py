@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from torchpipe.formats.pieces.plan import PiecePlan, plan_pieces
-from torchpipe.formats.places.listed import listed, size_of
-from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.storage.listed import listed, size_of
+from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.tables.parquet import RowGroups, import_parquet
 from torchpipe.iter._shared.paths import ListedKeys, PathList, Paths
 from torchpipe.iter._shared.reading import FileReader

@@ -3,7 +3,7 @@
 from typing import Any
 
 from torchpipe import iter as nodes
-from torchpipe.places import NAMES
+from torchpipe.public_names import NAMES
 
 __all__ = nodes.__all__ + list(NAMES["torchpipe.torchdata"])
 

@@ -6,8 +6,8 @@ import csv
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import Content
-from torchpipe.formats.places.streams import StreamWrapper, keep_newlines
+from torchpipe.formats.storage.content import Content
+from torchpipe.formats.storage.streams import StreamWrapper, keep_newlines
 from torchpipe.formats.text import CsvRows, check_decoding
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.formats.places.streams import StreamWrapper, can_seek, wrap_stream
+from torchpipe.formats.storage.streams import StreamWrapper, can_seek, wrap_stream
 from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.iter._shared.hashes import Digest, check_hash_type
 from torchpipe.iter._shared.pairs import naming_path, pair_of

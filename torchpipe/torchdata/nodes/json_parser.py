@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torchpipe.formats.places.streams import close_stream
+from torchpipe.formats.storage.streams import close_stream
 from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchpipe.formats.places.content import Content
-from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.storage.content import Content
+from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.formats.text import Lines, check_decoding
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -6,8 +6,8 @@ import re
 import urllib.parse
 from typing import Any
 
-from torchpipe.formats.places.retrying import DEFAULT_RETRIES
-from torchpipe.formats.places.web import WebFile
+from torchpipe.formats.storage.retrying import DEFAULT_RETRIES
+from torchpipe.formats.storage.web import WebFile
 from torchpipe.iter.files.http_reader import HttpReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 

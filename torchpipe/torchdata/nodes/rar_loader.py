@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchpipe.compat.packages import needs
-from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.formats.zip import ArchiveStreams
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchpipe.compat.packages import needs
-from torchpipe.formats.places.remote import file_system
-from torchpipe.formats.places.retrying import DEFAULT_RETRIES, attempt
-from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.storage.remote import file_system
+from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, attempt
+from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.iter._shared.bases import form_on
 from torchpipe.iter._shared.listing import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from torchpipe.formats.places.writing import write_whole
+from torchpipe.formats.storage.writing import write_whole
 from torchpipe.iter._shared.saving import FileSaver
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torchpipe.formats.places.paths import expand_braces
+from torchpipe.formats.storage.paths import expand_braces
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

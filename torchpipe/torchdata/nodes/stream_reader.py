@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchpipe.formats.places.content import Content
-from torchpipe.formats.places.streams import StreamWrapper
 from torchpipe.formats.records import ContentRecords
+from torchpipe.formats.storage.content import Content
+from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.iter._shared.reading import StreamReader as Base
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count

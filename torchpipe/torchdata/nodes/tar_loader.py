@@ -6,8 +6,8 @@ import re
 import tarfile
 from typing import Any
 
-from torchpipe.formats.places.content import Content
-from torchpipe.formats.places.streams import StreamWrapper, can_seek
+from torchpipe.formats.storage.content import Content
+from torchpipe.formats.storage.streams import StreamWrapper, can_seek
 from torchpipe.formats.tar import TarStreams
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

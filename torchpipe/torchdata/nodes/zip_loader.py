@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from typing import Any
 
-from torchpipe.formats.places.streams import StreamWrapper, can_seek
+from torchpipe.formats.storage.streams import StreamWrapper, can_seek
 from torchpipe.formats.zip import ArchiveStreams
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchpipe.errors import StateMismatchError
-from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.storage.paths import is_remote
 from torchpipe.node.describe import names_below
 
 __all__ = ["check_listed", "listed", "listed_files", "size_of"]

@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.formats.places.retrying import DEFAULT_RETRIES, ReopenedFile
+from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, ReopenedFile
 
 __all__ = ["DEFAULT_TIMEOUT_S", "OPTIONS", "WebFile", "check_options", "open_web"]
 
@@ -85,8 +85,8 @@ def open_web(
     headers = _headers(options)
     first: list[Mapping[str, str]] = []
 
-    def open_at(place: int) -> tuple[Any, int | None, str | None]:
-        request = urllib.request.Request(full, headers=headers | _range(place, first))
+    def open_at(offset: int) -> tuple[Any, int | None, str | None]:
+        request = urllib.request.Request(full, headers=headers | _range(offset, first))
         try:
             response: Any = opener.open(request, timeout=DEFAULT_TIMEOUT_S if timeout is None else timeout)
         except urllib.error.HTTPError as error:
@@ -95,9 +95,9 @@ def open_web(
         first.append(response.headers)
         length = response.headers.get("Content-Length")
         if response.status == 206:
-            return response, None if length is None else int(length) + place, _version(response.headers)
-        for _ in range(0, place, _BUFFER_BYTES):
-            response.read(min(_BUFFER_BYTES, place - _))
+            return response, None if length is None else int(length) + offset, _version(response.headers)
+        for _ in range(0, offset, _BUFFER_BYTES):
+            response.read(min(_BUFFER_BYTES, offset - _))
         return response, None if length is None else int(length), _version(response.headers)
 
     file = WebFile(ReopenedFile(url, open_at, retries), _BUFFER_BYTES)
@@ -110,12 +110,12 @@ def _version(headers: Mapping[str, str]) -> str | None:
     return headers.get("ETag") or headers.get("Last-Modified")
 
 
-def _range(place: int, first: list[Mapping[str, str]]) -> dict[str, str]:
+def _range(offset: int, first: list[Mapping[str, str]]) -> dict[str, str]:
     """The rest of the file, if it is the same as before."""
-    if not place:
+    if not offset:
         return {}
     tag = first[0].get("ETag") if first else None
-    return {"Range": f"bytes={place}-"} | ({} if tag is None or tag.startswith("W/") else {"If-Range": tag})
+    return {"Range": f"bytes={offset}-"} | ({} if tag is None or tag.startswith("W/") else {"If-Range": tag})
 
 
 def _query(params: Any) -> str:

@@ -8,9 +8,9 @@ import socket
 import uuid
 from collections.abc import Iterable
 
-from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.storage.paths import is_remote
 
-__all__ = ["Lease", "place_in", "write_whole"]
+__all__ = ["Lease", "path_in", "write_whole"]
 
 
 class Lease:
@@ -19,11 +19,11 @@ class Lease:
     The file names the owner. The kernel takes the lock back when its owner dies, however it dies.
     """
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         from filelock import FileLock
 
-        self.place = os.fspath(place)
-        self._lock = FileLock(self.place, thread_local=False)
+        self.path = os.fspath(path)
+        self._lock = FileLock(self.path, thread_local=False)
 
     def take(self, timeout_s: float = 0) -> bool:
         """Wait for it up to ``timeout_s`` seconds; False if another one has it still. Raises: OSError."""
@@ -33,14 +33,14 @@ class Lease:
             self._lock.acquire(timeout=timeout_s, poll_interval=0.02)
         except Timeout:
             return False
-        with open(self.place, "w") as file:
+        with open(self.path, "w") as file:
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
         return True
 
     def owner(self) -> str:
         """The process that has it, for people."""
         try:
-            with open(self.place) as file:
+            with open(self.path) as file:
                 return file.read(200) or "another process"
         except OSError:
             return "another process"
@@ -49,13 +49,13 @@ class Lease:
         """Idempotent. With ``remove`` the file goes: another one that waits sees that, and makes a new one."""
         if remove and self._lock.is_locked:
             try:
-                os.unlink(self.place)
+                os.unlink(self.path)
             except FileNotFoundError:
                 pass
         self._lock.release()
 
 
-def place_in(root: str | None, path: str) -> str:
+def path_in(root: str | None, path: str) -> str:
     """Where to write ``path``: relative ones within ``root``, if there is one. Raises: ValueError if it is not in it.
 
     Names may come out of a foreign archive: ``../`` and links that lead out of ``root`` are found.
@@ -64,16 +64,16 @@ def place_in(root: str | None, path: str) -> str:
         return path
     if is_remote(root):
         base = root.rstrip("/")
-        place = path if is_remote(path) else f"{base}/{path.lstrip('/')}"
-        scheme, _, rest = place.partition("://")
+        target = path if is_remote(path) else f"{base}/{path.lstrip('/')}"
+        scheme, _, rest = target.partition("://")
         inside = f"{scheme}://{posixpath.normpath(rest)}".startswith(base + "/")
     else:
-        place = os.path.join(root, path)
+        target = os.path.join(root, path)
         real = os.path.realpath(root)
-        inside = not is_remote(path) and os.path.realpath(place).startswith(real.rstrip(os.sep) + os.sep)
+        inside = not is_remote(path) and os.path.realpath(target).startswith(real.rstrip(os.sep) + os.sep)
     if not inside:
         raise ValueError(f"{path!r} lies outside of {root!r}, where alone files may be written: nothing was")
-    return place
+    return target
 
 
 def write_whole(
@@ -87,13 +87,13 @@ def write_whole(
     folder, name = os.path.split(path)
     if folder:
         os.makedirs(folder, exist_ok=True)
-    place = os.path.join(folder, (part or f".{uuid.uuid4().hex}.part") if "w" in mode else name)
+    target = os.path.join(folder, (part or f".{uuid.uuid4().hex}.part") if "w" in mode else name)
     try:
-        with open(place, mode) as file:
+        with open(target, mode) as file:
             file.writelines(pieces)
         if "w" in mode:
-            os.replace(place, path)
+            os.replace(target, path)
     except BaseException:
-        if "w" in mode and os.path.exists(place):
-            os.unlink(place)
+        if "w" in mode and os.path.exists(target):
+            os.unlink(target)
         raise

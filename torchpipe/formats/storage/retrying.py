@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from torchpipe.node.retries import try_again
 
-__all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "goes_to_places", "is_transient"]
+__all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "can_seek_back", "is_transient"]
 
 T = TypeVar("T")
 
@@ -68,18 +68,18 @@ def attempt(
     )
 
 
-def goes_to_places(file: Any) -> bool:
-    """True if ``file`` can be read from a place on; fsspec's response that is read as it comes says so, and raises."""
+def can_seek_back(file: Any) -> bool:
+    """True if ``file`` can be read from an offset; fsspec's response that is read as it comes says so, and raises."""
     seekable = getattr(file, "seekable", None)
     return seekable is not None and bool(seekable()) and getattr(file, "r", None) is None
 
 
 class ReopenedFile(io.RawIOBase):
-    """A binary file for reading, which is opened again at its place when a read fails for a moment.
+    """A binary file for reading, which is opened again where it stood when a read fails for a moment.
 
-    ``open_at(place)`` opens it, and tells its size in bytes, or None, and its *version*: what tells this file from
-    another one at the same place (an ETag, a generation), or None. It is called at once, so that a file that is
-    missing is found at once. The places of two such files are their own, also where what ``open_at`` returns is shared.
+    ``open_at(offset)`` opens it, and tells its size in bytes, or None, and its *version*: what tells this file from
+    another one of the same name (an ETag, a generation), or None. It is called at once, so that a file that is
+    missing is found at once. Two such files have offsets of their own, also where what ``open_at`` returns is shared.
 
     Raises: OSError where it has another size or version when it is opened again; EOFError where it ends before its
     size.
@@ -89,7 +89,7 @@ class ReopenedFile(io.RawIOBase):
         self.name = path
         self._open_at = open_at
         self._retries = retries
-        self._place = 0
+        self._offset = 0
         self._size: int | None = None
         self.version: str | None = None
         self._file: BinaryIO | None = None
@@ -100,9 +100,9 @@ class ReopenedFile(io.RawIOBase):
         return self._size
 
     def _opened(self) -> BinaryIO:
-        """The file, at the place."""
+        """The file, at the offset."""
         if self._file is None:
-            file, size, version = self._open_at(self._place)
+            file, size, version = self._open_at(self._offset)
             for what, now, before in (("bytes", size, self._size), ("the version", version, self.version)):
                 if None not in (now, before) and now != before:
                     file.close()
@@ -115,14 +115,14 @@ class ReopenedFile(io.RawIOBase):
                     )
             self._file, self._size = file, size
             self.version = self.version or version
-        elif self.seeks and self._file.tell() != self._place:
-            self._file.seek(self._place)
+        elif self.seeks and self._file.tell() != self._offset:
+            self._file.seek(self._offset)
         return self._file
 
     @property
     def seeks(self) -> bool:
-        """True if the file can be read from a place on. Else what stands before is read as well."""
-        return goes_to_places(self._file)
+        """True if the file can be read from an offset on. Else what stands before is read as well."""
+        return can_seek_back(self._file)
 
     def _drop(self) -> None:
         file, self._file = self._file, None
@@ -139,7 +139,7 @@ class ReopenedFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._place
+        return self._offset
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_END:
@@ -147,16 +147,16 @@ class ReopenedFile(io.RawIOBase):
                 raise io.UnsupportedOperation(f"the size of {self.name} is not known")
             offset += self._size
         elif whence == io.SEEK_CUR:
-            offset += self._place
+            offset += self._offset
         if offset < 0:
-            raise ValueError(f"{self.name} has no place {offset}")
-        if offset != self._place and not self.seeks:
+            raise ValueError(f"{self.name} has no byte {offset}: offsets count from 0")
+        if offset != self._offset and not self.seeks:
             self._drop()
-        self._place = offset
+        self._offset = offset
         return offset
 
     def readinto(self, buffer: Any) -> int:
-        if self._size is not None and self._place >= self._size:
+        if self._size is not None and self._offset >= self._size:
             return 0
 
         def read() -> bytes:
@@ -170,12 +170,12 @@ class ReopenedFile(io.RawIOBase):
                     ) from error
                 raise
             if not data and self._size is not None and len(buffer):
-                raise ConnectionResetError(f"{self.name} ended at byte {self._place} of {self._size}")
+                raise ConnectionResetError(f"{self.name} ended at byte {self._offset} of {self._size}")
             return data
 
-        data = attempt(read, f"reading {self.name} at byte {self._place}", self._retries, self._drop, only_here=True)
+        data = attempt(read, f"reading {self.name} at byte {self._offset}", self._retries, self._drop, only_here=True)
         buffer[: len(data)] = data
-        self._place += len(data)
+        self._offset += len(data)
         return len(data)
 
     def close(self) -> None:

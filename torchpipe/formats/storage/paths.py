@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.places.remote import file_system
+from torchpipe.formats.storage.remote import file_system
 
 __all__ = ["MOST_NAMES", "expand_braces", "expand_paths", "is_remote"]
 
@@ -60,14 +60,14 @@ def _choices(inner: str) -> Iterable[str]:
 
 def _first_pair(text: str) -> tuple[int, int] | None:
     """Where the first braces that stand for something open and close."""
-    for first in (place for place, letter in enumerate(text) if letter == "{"):
+    for first in (at for at, letter in enumerate(text) if letter == "{"):
         depth = 0
-        for place in range(first, len(text)):
-            depth += (text[place] == "{") - (text[place] == "}")
+        for at in range(first, len(text)):
+            depth += (text[at] == "{") - (text[at] == "}")
             if not depth:
-                inner = text[first + 1 : place]
+                inner = text[first + 1 : at]
                 if len(_split(inner)) > 1 or _RANGE.match(inner):
-                    return first, place
+                    return first, at
                 break
     return None
 

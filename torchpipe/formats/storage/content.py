@@ -1,8 +1,8 @@
-"""The content of one file as a stream that can go back to a place: local, remote or open already, compressed or not.
+"""The content of one file as a stream that can go back to a position: local, remote or open already, compressed or not.
 
 A file that is not compressed is gone to by seeking. A compressed one can be begun at its *members* alone: gzip calls
 the parts so that lie one behind the other in a file (RFC 1952, 2.2), zstandard (RFC 8878) and xz call them frames and
-streams. The bytes between the beginning of the member around a place and the place are decompressed again.
+streams. The bytes between the beginning of the member around a position and the position are decompressed again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 
 from torchpipe.compat.packages import needs
 from torchpipe.errors import StateError
-from torchpipe.formats.places.paths import is_remote
-from torchpipe.formats.places.remote import open_url
-from torchpipe.formats.places.streams import can_seek, close_stream, stamp_of
-from torchpipe.formats.places.writing import write_whole
+from torchpipe.formats.storage.paths import is_remote
+from torchpipe.formats.storage.remote import open_url
+from torchpipe.formats.storage.streams import can_seek, close_stream, stamp_of
+from torchpipe.formats.storage.writing import write_whole
 
 __all__ = [
     "COMPRESSIONS",
@@ -91,7 +91,7 @@ def open_up_to(path: str, stop: int | None, storage_options: Mapping[str, Any] |
     """
     if not is_remote(path):
         return io.BufferedReader(_UpTo(open(path, "rb", buffering=0), stop), BUFFER_BYTES)
-    # What is read ahead of the reader is for whoever reads the whole file, and chained places may keep files
+    # What is read ahead of the reader is for whoever reads the whole file, and chained file systems may keep files
     ahead = {} if "::" in path else {"cache_type": "none"}
     file = open_url(path, options=storage_options, open_options=ahead)
     return io.BufferedReader(_UpTo(file.detach(), stop), _REMOTE_BYTES)
@@ -142,8 +142,8 @@ class _Members(io.RawIOBase):
 
     def __init__(self, path: str, kind: str, file: Any, start: tuple[int, int], seeks: bool) -> None:
         self.path = path
-        self.needed: Callable[[], int] | None = None  # the place in the content that may be gone back to
-        self.starts = [start]  # (place in the file, place in the content) of members, from that place's on
+        self.needed: Callable[[], int] | None = None  # the position in the content that may be gone back to
+        self.starts = [start]  # (position in the file, position in the content) of members, from that position's on
         self._kind = kind
         self._file = file
         self._new = _decompressor(kind)
@@ -155,9 +155,9 @@ class _Members(io.RawIOBase):
         if seeks:
             file.seek(start[0])
 
-    def start_before(self, place: int) -> tuple[int, int]:
-        """The beginning of the member that holds ``place`` of the content."""
-        return next(start for start in reversed(self.starts) if start[1] <= place)
+    def start_before(self, position: int) -> tuple[int, int]:
+        """The beginning of the member that holds ``position`` of the content."""
+        return next(start for start in reversed(self.starts) if start[1] <= position)
 
     def readable(self) -> bool:
         return True
@@ -212,10 +212,10 @@ class _Members(io.RawIOBase):
 
 
 class Content:
-    """A file's content: ``stream`` reads it from where it stands, ``go_to`` changes that place.
+    """A file's content: ``stream`` reads it from where it stands, ``go_to`` changes that position.
 
     The file is at ``path``, or open as ``opened`` (a StreamWrapper), of bytes or, without compression, of text. It is
-    read from where it stands; ``compression="found"`` goes by its first bytes. Only one that ``can_seek`` has places.
+    read from where it stands; ``compression="found"`` goes by its first bytes. Only one that ``can_seek`` goes back.
     Of one that is not compressed, ``stop`` says behind which byte little is read.
 
     ``stamp`` tells another file from this one (``stamp_of``). Raises: the OSError of a file that cannot be opened;
@@ -273,57 +273,61 @@ class Content:
         self.stream = io.BufferedReader(self._members, BUFFER_BYTES)
 
     def keep(self, needed: Callable[[], int]) -> None:
-        """``needed`` says the place that the reader has come to: :meth:`mark` is asked for none before it. However long
-        what it reads there is: without this, what lies more than a buffer behind is forgotten.
+        """``needed`` says the position that the reader has come to: :meth:`mark` is asked for none before it, however
+        long what it reads there is. Without this, what lies more than a buffer behind is forgotten.
         """
         self._needed = needed
         if self._members is not None:
             self._members.needed = needed
 
-    def mark(self, place: int) -> list[int]:
-        """What :meth:`go_to` needs for ``place``, up to which the content has been read: plain data.
+    def mark(self, position: int) -> list[int]:
+        """What :meth:`go_to` needs for ``position``, up to which the content has been read: plain data.
 
-        Of text the place is where the stream stands: its characters are no bytes.
+        Of text the position is where the stream stands: its characters are no bytes.
         """
         if self._members is not None:
-            return [place, *self._members.start_before(place)]
-        return [self._file.tell() if self.is_text else self._first + place]
+            return [position, *self._members.start_before(position)]
+        return [self._file.tell() if self.is_text else self._first + position]
 
-    def behind(self, place: int) -> int:
-        """How many bytes :meth:`go_to` would decompress again to come back to ``place``."""
-        return 0 if self._members is None else place - self._members.start_before(place)[1]
+    def behind(self, position: int) -> int:
+        """How many bytes :meth:`go_to` would decompress again to come back to ``position``."""
+        return 0 if self._members is None else position - self._members.start_before(position)[1]
 
     def go_to(self, mark: object) -> int:
-        """Let ``stream`` stand at the place that ``mark``, of :meth:`mark`, names; returns that place.
+        """Let ``stream`` stand at the position that ``mark``, of :meth:`mark`, names; returns that position.
 
-        Raises: StateError if the file has no place like it.
+        Raises: StateError if the file has no such position.
         """
         numbers: list[int] = mark if isinstance(mark, list) else []
         known = all(type(number) is int and 0 <= number < _LARGEST_PLACE for number in numbers)
         if not known or len(numbers) != (1 if self._members is None else 3):
-            raise StateError(f"the state does not name a place in {self.path}, but {mark!r:.80}")
-        place, *start = numbers
-        self._check(self._size is None or (start or numbers)[0] <= self._size, place)
+            raise StateError(f"the state does not name a position in {self.path}, but {mark!r:.80}")
+        position, *start = numbers
+        self._check(self._size is None or (start or numbers)[0] <= self._size, position)
         if not start:
             try:
-                self._file.seek(place)
-            except (OSError, MemoryError, OverflowError, ValueError):  # to a place that it has not told
-                self._check(False, place)
-            return place - self._first
-        self._check(start[1] <= place, place)
+                self._file.seek(position)
+            except (OSError, MemoryError, OverflowError, ValueError):  # to a position that it has not told
+                self._check(False, position)
+            return position - self._first
+        self._check(start[1] <= position, position)
         self._begin_at((start[0], start[1]))
         try:
-            found = self.pass_over(place - start[1])
+            found = self.pass_over(position - start[1])
         except (EOFError, ValueError) as error:
-            raise StateError(f"the place {place} of {self.path}, which the state names, cannot be read") from error
-        self._check(found, place)
-        return place
+            raise StateError(
+                f"position {position} of {self.path}, which the state names, cannot be read: has the file changed?"
+            ) from error
+        self._check(found, position)
+        return position
 
-    def go_back(self, place: int) -> None:
-        """Let ``stream`` stand at an earlier place; compressed data are decompressed anew. Raises: ValueError."""
+    def go_back(self, position: int) -> None:
+        """Let ``stream`` stand at an earlier position; compressed data are decompressed anew. Raises: ValueError."""
         if not self.can_seek:
-            raise ValueError(f"{self.path} is read as a stream that cannot seek: there is no way back to byte {place}")
-        self.go_to([self._first + place] if self._members is None else [place, self._first, 0])
+            raise ValueError(
+                f"{self.path} is read as a stream that cannot seek: there is no way back to byte {position}"
+            )
+        self.go_to([self._first + position] if self._members is None else [position, self._first, 0])
 
     def read(self, count: int) -> Any:
         """``count`` bytes, fewer at the end alone, though a read of an open stream may give less."""
@@ -343,9 +347,9 @@ class Content:
             count -= passed
         return not count
 
-    def _check(self, holds: bool, place: int) -> None:
+    def _check(self, holds: bool, position: int) -> None:
         if not holds:
-            raise StateError(f"{self.path} has no place {place}, at which the state stands: is it the same file?")
+            raise StateError(f"{self.path} has no position {position}, at which the state stands: is it the same file?")
 
     def close(self) -> None:
         """Idempotent."""

@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.formats.places.retrying import DEFAULT_RETRIES, ReopenedFile, attempt, goes_to_places
+from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, ReopenedFile, attempt, can_seek_back
 
 __all__ = ["BUFFER_BYTES", "entries_of", "file_system", "open_url", "write_url"]
 
@@ -46,16 +46,16 @@ def open_url(
         return system.open(path, mode, **rest)
     text = {name: rest.pop(name) for name in _TEXT if name in rest}
 
-    def open_at(place: int) -> tuple[Any, int | None, str | None]:
+    def open_at(offset: int) -> tuple[Any, int | None, str | None]:
         system, path = file_system(url, options)
         file = system.open(path, "rb", **rest)
         size, version = _size(file), _version(file, url)
-        if not place:
+        if not offset:
             return file, size, version
-        if goes_to_places(file):
-            file.seek(place)
+        if can_seek_back(file):
+            file.seek(offset)
         else:
-            _pass_over(file, place)
+            _pass_over(file, offset)
         return file, size, version
 
     binary = io.BufferedReader(ReopenedFile(url, open_at, retries), buffer_bytes)
@@ -72,7 +72,7 @@ def _size(file: Any) -> int | None:
 
 
 def _version(file: Any, url: str) -> str | None:
-    """What tells this file from another one at its place, if its system says; of the web, also each request asks for
+    """What tells this file from another one of its name, if its system says; of the web, also each request asks for
     that one (RFC 9110, 13.1)."""
     of_web = url.lower().startswith(("http://", "https://"))
     details = getattr(getattr(file, "r", None), "headers", None) or getattr(file, "details", None)

@@ -1,6 +1,6 @@
 """Open streams as items: torch's ``StreamWrapper``, which closes a file when nothing refers to it, with types.
 
-A stream that can seek has a place, and by its stamp another file is told from the one that a state was saved with.
+A stream that can seek has a position, and by its stamp another file is told from the one that a state was saved with.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def stamp_of(file: Any) -> Stamp | None:
         size = getattr(raw, "size", None)  # of a file that fsspec opens
         if type(size) is int:
             version = getattr(raw, "version", None)
-            place = zlib.crc32(str(getattr(raw, "name", "")).encode("utf-8", "surrogateescape"))
-            return [size, f"{place:08x} {version}" if isinstance(version, str) else None]
+            name_crc = zlib.crc32(str(getattr(raw, "name", "")).encode("utf-8", "surrogateescape"))
+            return [size, f"{name_crc:08x} {version}" if isinstance(version, str) else None]
         file = getattr(file, "parent_stream", None)
     return None
 
@@ -103,7 +103,7 @@ def _ends_of(file: Any) -> Stamp | None:
 
 
 def _differ(saved: Any, now: Any) -> bool:
-    """True if both are known, of one place, and not the same."""
+    """True if both are known, of one path, and not the same."""
     if isinstance(saved, str) and isinstance(now, str):
         return saved[:8] == now[:8] and saved != now
     return type(saved) is int and type(now) is int and saved != now

@@ -1,3 +1,0 @@
-"""The places in which files lie, and how they are opened."""
-
-__all__: list[str] = []
