@@ -33,6 +33,7 @@ from torchpipe.iter import (
     Sampler,
     SqlReader,
     TextLineReader,
+    TFRecordReader,
 )
 from torchpipe.map import SequenceWrapper, TFRecordFile, TokenFile
 
@@ -277,6 +278,9 @@ _source("shard_pieces", "other",
         traits="files shards")
 _source("shard_pieces/row groups", "dict",
         lambda n: ParquetReader("parquet/*").shard_pieces(piece_bytes=1 + n, shuffle=n > 1), 18,
+        traits="files shards")
+_source("shard_pieces/records", "other",
+        lambda n: TFRecordReader("tfrecord/*").shard_pieces(piece_bytes=20 + n, shuffle=n > 1), 12,
         traits="files shards")
 _source("FileLister", "path txt", lambda n: FileLister(["txt", "more txt"][n % 2], abspath=n > 1), 3, traits="files")
 _source("Sampler", "int",

@@ -11,7 +11,7 @@ from torchpipe.errors import StateError
 from torchpipe.formats.storage.content import Content
 from torchpipe.formats.storage.streams import check_stamp
 
-__all__ = ["ContentRecords", "Records", "behind_of"]
+__all__ = ["ContentRecords", "Records", "behind_of", "wrong_piece"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -90,17 +90,28 @@ class Records(Iterator[T_co], ABC):
 
 
 class ContentRecords(Records[T_co]):
-    """Records that are read one after the other from a :class:`Content`. Place: where the next begins, its number."""
+    """Records that are read one after the other from a :class:`Content`. Place: where the next begins, its number.
+
+    Of a piece of a file, ``span`` (start, stop), the records are those that start in it; they are counted from there.
+    """
 
     unit = "record"
     first_number = 0  # for people
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, span: tuple[int, int] | None = None) -> None:
         self.path = content.path
         self.stamp = content.stamp
         self.has_places = content.can_seek
         self._content = content
-        self._offset = self._number = 0
+        self._start: int = 0
+        self._stop: int | None = None
+        if span is not None:
+            self._start, self._stop = span
+        is_last = self.stamp is not None and self._stop == self.stamp[0]
+        self._border = None if is_last else self._stop  # where another piece begins
+        self._offset, self._number = self._start, 0
+        if self._start:
+            content.go_back(self._start)
         reader = weakref.ref(self)  # a cycle would keep the file open
         content.keep(lambda: 0 if (records := reader()) is None else records._offset)
 
@@ -129,10 +140,19 @@ class ContentRecords(Records[T_co]):
 
     def where(self) -> str:
         number = f"{self.unit} {self._number + self.first_number}"
+        number += f" behind byte {self._start}" if self._start else ""
         return number if self._content.is_text else f"{number} (byte {self._offset})"
 
     def close(self) -> None:
         self._content.close()
+
+
+def wrong_piece(path: str, what: str) -> ValueError:
+    """The error for a piece that does not fit the file: ``what`` says why."""
+    return ValueError(
+        f"{path} is not divided as its pieces were planned: {what}. Does the index beside it belong to another file? "
+        "Make it anew, or remove it, and build the graph anew"
+    )
 
 
 def behind_of(state: Any) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.records import ContentRecords
+from torchpipe.formats.records import ContentRecords, wrong_piece
 from torchpipe.formats.storage.content import Content
 from torchpipe.formats.tar import Member, TarFiles
 
@@ -72,9 +72,11 @@ class TarSamples(ContentRecords[dict[str, Any]]):
         content: Content,
         endings: Sequence[Sequence[str]] | None,
         decode: Mapping[str, Callable[[bytes], Any]],
+        span: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(content)
+        super().__init__(content, span)
         self._files = TarFiles(content)
+        self._files.begin_at(self._start)
         self._wanted = None if endings is None else {name: names[0] for names in endings for name in names}
         self._needed = [] if endings is None else [names[0] for names in endings]
         self._decode = decode
@@ -91,9 +93,22 @@ class TarSamples(ContentRecords[dict[str, Any]]):
             )
         self._keys.add(mark)
 
+    def _first(self) -> tuple[str, str, Member] | None:
+        """The first file of the next sample; None at the end of the archive, or of the piece."""
+        found = self._peek()
+        return None if found is None or self._is_behind(found[2]) else found
+
+    def _is_behind(self, member: Member) -> bool:
+        return self._border is not None and member.header >= self._border
+
     def _peek(self) -> tuple[str, str, Member] | None:
         while self._next is None and not self._ended:
-            member = self._files.next()
+            try:
+                member = self._files.next()
+            except ValueError as error:
+                if self._start and self._files.offset == self._start:
+                    raise wrong_piece(self.path, f"no file begins at byte {self._start}") from error
+                raise
             if member is None:
                 self._ended = True
             elif (parts := split_name(member.name)) is not None:
@@ -101,7 +116,7 @@ class TarSamples(ContentRecords[dict[str, Any]]):
         return self._next
 
     def __next__(self) -> dict[str, Any]:
-        first = self._peek()
+        first = self._first()
         if first is None:
             raise StopIteration
         key = first[0]
@@ -110,6 +125,7 @@ class TarSamples(ContentRecords[dict[str, Any]]):
         self._begin(key)
         while (found := self._peek()) is not None and found[0] == key:
             _, ending, member = found
+            self._check_inside(key, member)
             name = ending if self._wanted is None else self._wanted.get(ending)
             if name is None:
                 others.append(ending)
@@ -149,12 +165,18 @@ class TarSamples(ContentRecords[dict[str, Any]]):
         found = self._peek()
         self._advance((self._files.offset if found is None else found[2].header) - self._offset)
 
+    def _check_inside(self, key: str, member: Member) -> None:
+        """Raises: ValueError for a sample that goes over the end of its piece, since the next one has the rest."""
+        if self._is_behind(member) or (self._border is not None and member.data + member.size > self._border):
+            raise wrong_piece(self.path, f"sample {key!r} goes over byte {self._border}, where a piece ends")
+
     def _pass_files(self, key: str) -> None:
         while (found := self._peek()) is not None and found[0] == key:
+            self._check_inside(key, found[2])
             self._next = None
 
     def leave_out(self) -> bool:
-        first = self._peek()
+        first = self._first()
         if first is not None:
             self._keys.add(hash(first[0]))
             self._pass_files(first[0])
@@ -166,7 +188,7 @@ class TarSamples(ContentRecords[dict[str, Any]]):
 
     def skip(self, count: int) -> int:
         for done in range(count):
-            first = self._peek()
+            first = self._first()
             if first is None:
                 return done
             self._begin(first[0])

@@ -18,10 +18,10 @@ from torchpipe.formats.records import ContentRecords
 from torchpipe.formats.storage.content import BUFFER_BYTES, Content
 from torchpipe.formats.storage.streams import StreamWrapper, close_stream_after_parts, wrap_stream
 
-__all__ = ["Member", "TarFiles", "TarStreams"]
+__all__ = ["BLOCK_BYTES", "Member", "TarFiles", "TarStreams"]
 
-_BLOCK = 512
-_ZEROS = bytes(_BLOCK)
+BLOCK_BYTES = 512
+_ZEROS = bytes(BLOCK_BYTES)
 _FILE = frozenset(b"\0" + b"07")  # the old, the usual and the contiguous kind
 _HARD_LINK, _SYMBOLIC_LINK = b"12"
 _WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders, pipes: whatever their size says
@@ -70,12 +70,12 @@ class TarFiles:
         target: str | None = None  # of a link
         size: int | None = None
         while True:
-            header = self._take(self.offset, _BLOCK)
+            header = self._take(self.offset, BLOCK_BYTES)
             if header == _ZEROS:
                 self._check_end()
                 return None
             kind, length = self._checked(header)
-            data = self.offset + _BLOCK
+            data = self.offset + BLOCK_BYTES
             if kind in b"LxgK":
                 extension = self._extension(data, length)
                 self.offset = data + _padded(length)
@@ -148,11 +148,15 @@ class TarFiles:
         _check_there(member)
         return io.BufferedReader(_Part(self, member), BUFFER_BYTES)
 
+    def begin_at(self, offset: int) -> None:
+        """Go on with the header at ``offset``, where the content stands."""
+        self.offset = self._at = offset
+
     def stand_at(self, offset: int) -> None:
         """Go on with the file at ``offset``, where the content stands. Raises: StateError if there is none."""
-        self.offset = self._at = offset
+        self.begin_at(offset)
         try:
-            if offset % _BLOCK:
+            if offset % BLOCK_BYTES:
                 raise ValueError("files begin at multiples of 512")
             self._held = [self.next()]
         except EOFError:
@@ -198,7 +202,7 @@ class TarFiles:
 
     def _check_end(self) -> None:
         """What follows the end are zeros, unless archives were put one behind the other."""
-        rest = self._take(self.offset + _BLOCK, BUFFER_BYTES, whole=False)
+        rest = self._take(self.offset + BLOCK_BYTES, BUFFER_BYTES, whole=False)
         if rest.strip(b"\0"):
             raise ValueError(
                 f"{self.path} goes on behind its end at byte {self.offset}: archives put one behind the other are not "
@@ -283,7 +287,7 @@ def _check_there(member: Member) -> None:
 
 
 def _padded(size: int) -> int:
-    return -(-size // _BLOCK) * _BLOCK
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def _normal(name: str) -> str:

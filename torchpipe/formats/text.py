@@ -75,12 +75,10 @@ class Lines(ContentRecords[T]):
         keeps_bom: bool = False,
         span: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(content)
+        super().__init__(content, span)
         self._encoding, self._errors = decoding or ("", "")
         self._decodes = decoding is not None and not content.is_text
         self._bom: Any = None if keeps_bom else "\ufeff" if content.is_text else codecs.BOM_UTF8
-        self._start = 0 if span is None else span[0]
-        self._stop = None if span is None else span[1]
         if span is not None and self._start:
             self._bom = None
             self._to_first_line(*span)
@@ -130,9 +128,6 @@ class Lines(ContentRecords[T]):
                 return done
             self._pass(line)
         return count
-
-    def where(self) -> str:
-        return super().where().replace(" (", f" behind byte {self._start} (") if self._start else super().where()
 
 
 class TextLines(Lines[str]):

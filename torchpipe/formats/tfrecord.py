@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from torchpipe.compat.packages import needs
-from torchpipe.formats.records import ContentRecords
+from torchpipe.formats.indexes import Index, find_index, misfit
+from torchpipe.formats.records import ContentRecords, wrong_piece
 from torchpipe.formats.storage.content import Content
 
-__all__ = ["TFRecords", "check_crc32c", "masked_crc32c", "read_record", "record_offsets", "write_record"]
+__all__ = [
+    "TFRecords", "check_crc32c", "check_record", "hop_records", "indexed_records", "masked_crc32c", "read_record",
+    "record_offsets", "write_record",
+]  # fmt: skip
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _FRAME_BYTES = _HEADER.size + _FOOTER.size
+_HOP_BYTES = 1 << 12  # read at a time, of a file whose lengths alone are wanted
 
 
 def check_crc32c() -> None:
@@ -49,8 +54,10 @@ def read_record(path: str, read: Callable[[int], bytes], offset: int, verify: bo
     Raises: EOFError where it is cut off, ValueError where a checksum is wrong, naming ``path``.
     """
     length = _length(path, read, offset)
-    if length is None:
-        return None
+    return None if length is None else _data(path, read, offset, length, verify)
+
+
+def _data(path: str, read: Callable[[int], bytes], offset: int, length: int, verify: bool) -> bytes:
     data = read(length)
     footer = read(_FOOTER.size)
     if len(footer) < _FOOTER.size:
@@ -76,61 +83,96 @@ def _length(path: str, read: Callable[[int], bytes], offset: int) -> int | None:
 
 
 def record_offsets(path: str) -> Any:
-    """Where the records of a local file begin: from the index beside it, ``PATH.idx`` or the same with that ending, as
-    DALI's ``tfrecord2idx`` writes it (offset and size in a line), else by hopping from length to length.
+    """Where the records of a local file begin: from the index beside it, else by hopping from length to length.
 
     Raises: ValueError for an index that does not fit the file, else as :func:`read_record`.
     """
-    size = os.path.getsize(path)
-    for index in (f"{path}.idx", os.path.splitext(path)[0] + ".idx"):
-        if os.path.exists(index):
-            return _from_index(path, index, size)
-    offsets = []
-    with open(path, "rb", buffering=1 << 12) as file:
-        offset = 0
+    index = find_index(path)
+    if index is not None:
+        return indexed_records(path, index, os.path.getsize(path))
+    return np.fromiter(hop_records(path), np.int64)
+
+
+def hop_records(path: str) -> Iterator[int]:
+    """Where the records of a local file begin. Raises: as :func:`read_record`."""
+    size, offset = os.path.getsize(path), 0
+    with open(path, "rb", buffering=_HOP_BYTES) as file:
         while (length := _length(path, file.read, offset)) is not None:
-            offsets.append(offset)
-            offset = file.seek(length + _FOOTER.size, os.SEEK_CUR)
+            yield offset
+            begun, offset = offset, file.seek(length + _FOOTER.size, os.SEEK_CUR)
             if offset > size:
-                raise EOFError(f"{path} is cut off within the record at byte {offsets[-1]}, which has {length} bytes")
-    return np.array(offsets, np.int64)
+                raise EOFError(f"{path} is cut off within the record at byte {begun}, which has {length} bytes")
 
 
-def _from_index(path: str, index: str, size: int) -> Any:
+def indexed_records(path: str, index: Index, size: int) -> Any:
+    """Where the records of a file of ``size`` bytes begin, as ``index`` has it: the lines "offset size" that DALI's
+    ``tfrecord2idx`` writes, and that of the package ``tfrecord``. Raises: ValueError if it does not fit.
+    """
     try:
-        table = np.loadtxt(index, dtype=np.int64, ndmin=2) if os.path.getsize(index) else np.empty((0, 2), np.int64)
+        table = np.array(index.content.split(), np.int64).reshape(-1, 2)
     except ValueError as error:
-        raise ValueError(f"{index} is no index of a TFRecord file, lines of offset and size: {error}") from error
-    ends = table.sum(axis=1) if table.shape[1] == 2 else None
-    if ends is None or not np.array_equal(np.append(0, ends), np.append(table[:, 0], size)):
-        raise ValueError(f"{index} does not fit {path} of {size} bytes: make it anew, or remove it")
+        raise ValueError(f"{index.name} is no index of a TFRecord file, lines of offset and size: {error}") from error
+    if not np.array_equal(np.append(0, table.sum(axis=1)), np.append(table[:, 0], size)):
+        raise misfit(index, path, size)
     return table[:, 0].copy()
+
+
+def check_record(path: str, read: Callable[[int], bytes], offset: int) -> None:
+    """Raises: ValueError, EOFError unless what ``read`` gives begins as a record does."""
+    _length(path, read, offset)
 
 
 class TFRecords(ContentRecords[Any]):
     """The records of a file, as ``make`` makes them of their bytes."""
 
-    def __init__(self, content: Content, make: Callable[[bytes], Any], verify: bool = True) -> None:
-        super().__init__(content)
+    def __init__(
+        self,
+        content: Content,
+        make: Callable[[bytes], Any],
+        verify: bool = True,
+        span: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(content, span)
         self._make = make
         self._verify = verify
 
+    def _length(self) -> int | None:
+        """Of the next record; None at the end of the file, or of the piece."""
+        if self._border is not None and self._offset >= self._border:
+            return None
+        try:
+            return _length(self.path, self._content.read, self._offset)
+        except ValueError as error:
+            if self._start and self._offset == self._start:
+                raise wrong_piece(self.path, f"no record begins at byte {self._start}") from error
+            raise
+
+    def _check_inside(self, length: int) -> None:
+        """Raises: ValueError for a record that goes over the end of its piece."""
+        if self._border is not None and self._offset + length + _FRAME_BYTES > self._border:
+            raise wrong_piece(
+                self.path, f"the record at byte {self._offset} goes over byte {self._border}, where a piece ends"
+            )
+
     def __next__(self) -> Any:
-        data = read_record(self.path, self._content.read, self._offset, self._verify)
-        if data is None:
+        length = self._length()
+        if length is None:
             raise StopIteration
+        data = _data(self.path, self._content.read, self._offset, length, self._verify)
+        self._check_inside(length)
         item = self._make(data)
         self._advance(len(data) + _FRAME_BYTES)
         return item
 
     def skip(self, count: int) -> int:
         for done in range(count):
-            length = _length(self.path, self._content.read, self._offset)
+            length = self._length()
             if length is None:
                 return done
             if not self._content.pass_over(length + _FOOTER.size):
                 raise EOFError(
                     f"{self.path} is cut off within the record at byte {self._offset}: it has {length} bytes"
                 )
+            self._check_inside(length)
             self._advance(length + _FRAME_BYTES)
         return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchpipe.graph.plan import Plan
 from torchpipe.graph.rows import Row, rows_of
-from torchpipe.node.traits import Division, division
+from torchpipe.node.traits import Division, division, traits_of
 
 __all__ = ["draw"]
 
@@ -52,4 +52,6 @@ def _line(row: Row) -> str:
         return f"  {row.name} (added by the reading service)"
     source = f"  <- {', '.join(map(str, row.inputs))}" if row.inputs else ""
     repeated = _READ.format(f"{row.divided_by}()") if row.divided_by else _REPEATED if row.repeated else ""
-    return f"  {row.number:>3} {row.name}{source}{_MARKS[division(row.node)]}{repeated}"
+    said = traits_of(row.node).explained(row.node)  # type: ignore[arg-type]
+    said = f"  [{said}]" if said else ""
+    return f"  {row.number:>3} {row.name}{source}{_MARKS[division(row.node)]}{said}{repeated}"

@@ -21,9 +21,9 @@ class TFRecordFile(MapDataPipe[Any]):
     """Reads the records of TFRecord files by number: examples as dicts of tensors, or with ``parse=False`` bytes.
 
     ``paths``, local ones, may hold braces and globs; ``spec``, ``parse`` and ``verify`` are those of
-    :class:`~torchpipe.iter.TFRecordReader`. Where records begin is read when the node is made: from an index beside
-    the file (``.idx``, as DALI's ``tfrecord2idx`` writes it), else by hopping from length to length. It takes 8 bytes
-    a record.
+    :class:`~torchpipe.iter.TFRecordReader`. Where records begin is read when the node is made: from an index beside the
+    file (``.idx`` or ``.index``, as DALI's ``tfrecord2idx`` writes it), else by hopping from length to length. It takes
+    8 bytes a record.
 
     ``to_iter_datapipe`` and ``shuffle`` make a pipeline of it that goes to any position at once and whose shards read
     their own records alone. A file is opened for each record.

@@ -731,7 +731,7 @@ class IterMethods(Generic[T_co]):
         all names that they stand for.
         """
 
-    def shard_pieces(self, *, shuffle: bool = True, piece_bytes: int = ...) -> IterDataPipe[T_co]:
+    def shard_pieces(self, *, shuffle: bool = True, piece_bytes: int | None = None) -> IterDataPipe[T_co]:
         """The same reader of files, over pieces of them that are shuffled and divided: each shard reads its own
         alone.
         """

@@ -86,6 +86,10 @@ class NodeProtocol:
     yields_new_tensors: bool = False
     """True if each item's tensors have memory of their own, which no code writes to again: they are sent from there."""
 
+    def explained(self) -> str:
+        """What ``loader.explain()`` says of it, beside its name."""
+        return ""
+
     def made_of(self) -> Mapping[str, Any]:
         """What its items are made of besides those of its inputs, by name: for ``cache``, which keeps them for as long
         as none of that changes. By default all attributes. ``content_digest`` says what these may hold, and has what to

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,15 @@ import pytest
 
 from tests.reads import bytes_read_by
 from tests.servers import Page, web_server
-from torchpipe.iter import JsonlReader, ParquetReader, RowGroupLister, TextLineReader
+from torchpipe.formats.tfrecord import write_record
+from torchpipe.iter import (
+    JsonlReader,
+    ParquetReader,
+    RowGroupLister,
+    TextLineReader,
+    TFRecordReader,
+    WebDatasetReader,
+)
 from torchpipe.node.datapipe import iterate
 
 # Its descriptors stay, and a thread that looks up names: no test is to be the one that begins them
@@ -29,7 +39,7 @@ GROUP = 1 << 20
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """64 MB of documents of 4 to 12 kB, and 128 MB of row groups of 1 MB."""
+    """64 MB of documents, samples and records of 4 to 12 kB, and 128 MB of row groups of 1 MB."""
     folder = tmp_path_factory.mktemp("large")
     text = folder / "large.jsonl"
     texts = ["x" * size for size in range(4_000, 12_000, 250)]
@@ -43,8 +53,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
     table = folder / "large.parquet"
     groups = {"row_group_size": GROUP // 8, "compression": None, "use_dictionary": False, "write_statistics": False}
     pq.write_table(pa.table({"value": values}), table, **groups)
-    yield {"text": text, "table": table}
-    for path in (text, table):
+    archive, records = folder / "large.tar", folder / "large.tfrecord"
+    count = PIECE * PIECES // 8_800
+    with tarfile.open(archive, "w") as tar, open(records, "wb") as file:
+        for number in range(count):
+            content = bytes(4_000 + number * 997 % 8_000)
+            write_record(file, content)  # type: ignore[arg-type]
+            for ending, part in (("txt", str(number).encode()), ("bin", content)):
+                info = tarfile.TarInfo(f"{number:06}.{ending}")
+                info.size = len(part)
+                tar.addfile(info, io.BytesIO(part))
+    yield {"text": text, "table": table, "tar": archive, "tfrecord": records}
+    for path in (text, table, archive, records):
         path.unlink()
 
 
@@ -53,12 +73,18 @@ def read(node: Any, shard: int, shards: int) -> int:
 
 
 @pytest.mark.parametrize("shards", [1, 8, 128])
-@pytest.mark.parametrize("kind", ["lines", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["lines", "jsonl", "parquet", "tar", "tfrecord"])
 def test_L5_a_shard_reads_its_share_of_the_bytes(files: dict[str, Path], kind: str, shards: int) -> None:
     node: Any
     if kind == "parquet":
         path = files["table"]
         node = ParquetReader(path, batch_size=GROUP // 8, format="arrow").shard_pieces(piece_bytes=GROUP)
+    elif kind == "tar":
+        path = files["tar"]
+        node = WebDatasetReader(path, ["txt", "bin"]).shard_pieces(piece_bytes=-(-path.stat().st_size // PIECES))
+    elif kind == "tfrecord":
+        path = files["tfrecord"]
+        node = TFRecordReader(path, parse=False).shard_pieces(piece_bytes=-(-path.stat().st_size // PIECES))
     elif kind == "lines":
         path = files["text"]
         node = TextLineReader(path).shard_pieces(piece_bytes=PIECE)

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from torchpipe.formats.indexes import find_index, folders_with_indexes, misfit
+from torchpipe.formats.pieces.starts import RECORDS, SAMPLES, Format
 from torchpipe.formats.storage.content import is_compressed, open_stored
 from torchpipe.formats.storage.listed import size_of
 from torchpipe.formats.storage.paths import is_remote
@@ -22,7 +26,9 @@ from torchpipe.formats.storage.streams import Stamp, change_of, stamp_of
 from torchpipe.formats.tables.arrow import arrow_batches
 from torchpipe.formats.tables.parquet import open_parquet
 
-__all__ = ["UNITS", "Piece", "PiecePlan", "check_unchanged", "plan_pieces"]
+__all__ = ["PIECE_BYTES", "UNITS", "Piece", "PiecePlan", "check_unchanged", "plan_pieces"]
+
+PIECE_BYTES = 32 << 20
 
 _THREADS = 16
 _SLOW_S = 1.0
@@ -36,8 +42,8 @@ _log = logging.getLogger("torchpipe")
 class Piece(NamedTuple):
     """What stands in the file at ``path`` from ``start`` to ``stop``, in bytes, row groups or record batches.
 
-    ``unit`` is one of ``UNITS``. A line belongs to the piece that it starts in. The unit of a whole file is
-    ``"files"``, and both numbers are 0. ``stamp`` tells another file from the one that was planned.
+    ``unit`` is one of ``UNITS``. A line, a sample or a record belongs to the piece that it starts in. The unit of a
+    whole file is ``"files"``, and both numbers are 0. ``stamp`` tells another file from the one that was planned.
     """
 
     path: str
@@ -50,7 +56,8 @@ class Piece(NamedTuple):
 class PiecePlan(Sequence[Piece]):
     """The pieces of files, one after the other. ``sizes`` are those of the files, in bytes, None where nobody knows.
 
-    ``rows`` is known of parquet files: of each row group of all files.
+    ``rows`` is known of parquet files: of each row group of all files. ``whole``: how many files are one piece each,
+    though they are larger, by why that is.
     """
 
     holds_data_alone = True
@@ -59,6 +66,7 @@ class PiecePlan(Sequence[Piece]):
         self.paths = tuple(paths)
         self.unit = unit
         self.sizes = tuple(cut.size for cut in cuts)
+        self.whole = dict(Counter(cut.whole for cut in cuts if cut.whole))
         self._stamps = [cut.stamp for cut in cuts]
         spans = [cut.spans() for cut in cuts]
         self._files = np.repeat(np.arange(len(cuts)), [len(part) for part in spans])
@@ -110,7 +118,7 @@ class _Cut:
     size: int | None
     ends: np.ndarray[Any, Any] | None = None
     rows: np.ndarray[Any, Any] | None = None  # of its row groups
-    seeks: bool = True  # it can be read from any place on
+    whole: str = ""  # why it is not cut, though it is large
 
     def spans(self) -> np.ndarray[Any, Any]:
         ends = self.ends if self.ends is not None and len(self.ends) > 2 else np.array([0, _WHOLE])
@@ -120,30 +128,66 @@ class _Cut:
 @dataclass(frozen=True)
 class _Wanted:
     piece_bytes: int
+    scans: bool  # files whose records are found by reading from the start alone
     compression: str | None
     storage_options: Mapping[str, Any] | None
+    indexed: Mapping[str, int]  # folders of URLs
+
+    def why_whole(self, path: str, size: int | None, seeks: bool) -> str:
+        """Why a file cannot be read from any byte on; empty if it can."""
+        if is_compressed(path, self.compression):
+            return "compressed"
+        return "" if seeks and size is not None else "read as a stream alone"
 
 
 def _whole(path: str, wanted: _Wanted) -> _Cut:
     if not is_remote(path) and size_of(path) is None:  # a pipe, say, which is opened once
-        return _Cut(None, None)
+        return _Cut(None, None, whole="read as a stream alone")
     with open_stored(path, wanted.storage_options, _BUFFER_BYTES) as file:
         stamp = stamp_of(file)
         size = None if stamp is None else stamp[0]
+        size = size if isinstance(size, int) else None
         seeks = getattr(getattr(file, "raw", None), "seeks", True)  # a server may give whole files alone
-        return _Cut(stamp, size if isinstance(size, int) else None, seeks=seeks)
+        is_large = size is None or size > wanted.piece_bytes
+        return _Cut(stamp, size, whole=wanted.why_whole(path, size, seeks) if is_large else "")
 
 
 def _at_lines(path: str, wanted: _Wanted) -> _Cut:
     cut = _whole(path, wanted)
-    if cut.size is None or not cut.seeks or is_compressed(path, wanted.compression):
-        return cut
-    count = max(1, -(-cut.size // wanted.piece_bytes))
+    return cut if cut.whole or not cut.size else replace(cut, ends=_even(path, cut.size, wanted))
+
+
+def _even(path: str, size: int, wanted: _Wanted) -> np.ndarray[Any, Any]:
+    """The ends of pieces of a file, of equal size."""
+    count = max(1, -(-size // wanted.piece_bytes))
     if count > _MOST:
         raise ValueError(
-            f"{path} of {cut.size} bytes would have {count} pieces of piece_bytes={wanted.piece_bytes}: take more bytes"
+            f"{path} of {size} bytes would have {count} pieces of piece_bytes={wanted.piece_bytes}: take more bytes"
         )
-    return _Cut(cut.stamp, cut.size, np.array([number * cut.size // count for number in range(count + 1)], np.int64))
+    return np.array([number * size // count for number in range(count + 1)], np.int64)
+
+
+def _at_starts(form: Format, path: str, wanted: _Wanted) -> _Cut:
+    """Cut where a sample or a record begins, at the first one behind each end of pieces of equal size."""
+    cut = _whole(path, wanted)
+    if cut.whole or not cut.size or cut.size <= wanted.piece_bytes:
+        return cut
+    index = find_index(path, wanted.indexed, wanted.storage_options)
+    if index is not None:
+        starts = form.indexed(path, index, cut.size)
+    elif is_remote(path) or not wanted.scans:
+        return replace(cut, whole="without an index" if is_remote(path) else "without an index or piece_bytes=")
+    else:
+        starts = form.scan(path)
+    first, *inner, size = _even(path, cut.size, wanted)
+    places = np.unique(np.searchsorted(starts, inner))
+    cuts = starts[places[places < len(starts)]]
+    if index is not None and not is_remote(path):
+        try:
+            form.check(path, cuts)
+        except (EOFError, ValueError) as error:
+            raise misfit(index, path, cut.size) from error
+    return replace(cut, ends=np.array([first, *cuts, size], np.int64))
 
 
 def _joined(sizes: Sequence[float], most: float) -> np.ndarray[Any, Any]:
@@ -174,8 +218,9 @@ def _at_record_batches(path: str, wanted: _Wanted) -> _Cut:
     cut = _whole(path, wanted)
     count = arrow_batches(path, wanted.storage_options) if cut.size else None
     if not count or cut.size is None:
-        return cut
-    return _Cut(cut.stamp, cut.size, _joined([cut.size / count] * count, wanted.piece_bytes))
+        stream = "an Arrow stream" if cut.size is not None and cut.size > wanted.piece_bytes else ""
+        return replace(cut, whole=cut.whole or stream)
+    return replace(cut, ends=_joined([cut.size / count] * count, wanted.piece_bytes), whole="")
 
 
 _Cutter: TypeAlias = Callable[[str, _Wanted], _Cut]
@@ -183,26 +228,33 @@ UNITS: Mapping[str, _Cutter] = {
     "lines": _at_lines,
     "row groups": _at_row_groups,
     "record batches": _at_record_batches,
+    "samples": partial(_at_starts, SAMPLES),
+    "records": partial(_at_starts, RECORDS),
     "files": _whole,
 }
+_INDEXED = ("samples", "records")
 
 
 def plan_pieces(
     paths: Sequence[str],
     unit: str,
-    piece_bytes: int,
+    piece_bytes: int | None,
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
 ) -> PiecePlan:
-    """The pieces of ``paths``, of about ``piece_bytes`` bytes of the stored files each; looked up in 16 threads.
+    """The pieces of ``paths``, of about ``piece_bytes`` bytes of the stored files each (None: 32 MiB); looked up in 16
+    threads.
 
-    A file that is smaller is one piece, and so are a compressed file of lines and a remote Arrow stream. A row group,
-    or a record batch, that is larger is one piece as well. Raises: what opening the files raises, of the first that
-    raises in their order; ValueError for more than 16 million pieces in one file.
+    A file that is smaller is one piece, and so are a compressed one and a remote Arrow stream. A row group, or a record
+    batch, that is larger is one piece as well. Tar archives and TFRecord files are cut where an index beside them says
+    that samples and records begin; without one, local ones are scanned if ``piece_bytes`` is given. Raises: what
+    opening the files raises, of the first that raises in their order; ValueError for more than 16 million pieces in one
+    file.
     """
     began = time.monotonic()
-    wanted, cutter = _Wanted(piece_bytes, compression, storage_options), UNITS[unit]
-    distinct = list(dict.fromkeys(paths))
+    cutter, distinct = UNITS[unit], list(dict.fromkeys(paths))
+    indexed = folders_with_indexes(distinct, storage_options) if unit in _INDEXED else {}
+    wanted = _Wanted(piece_bytes or PIECE_BYTES, piece_bytes is not None, compression, storage_options, indexed)
     if len(distinct) == 1:
         cuts = [cutter(distinct[0], wanted)]
     else:

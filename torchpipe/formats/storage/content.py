@@ -216,7 +216,8 @@ class Content:
 
     The file is at ``path``, or open as ``opened`` (a StreamWrapper), of bytes or, without compression, of text. It is
     read from where it stands; ``compression="found"`` goes by its first bytes. Only one that ``can_seek`` goes back.
-    Of one that is not compressed, ``stop`` says behind which byte little is read.
+    Of one that is not compressed, ``stop`` says behind which byte little is read; without it, what is stored is read
+    ``buffer_bytes`` at a time.
 
     ``stamp`` tells another file from this one (``stamp_of``). Raises: the OSError of a file that cannot be opened;
     ImportError where zstandard is missing; reading, EOFError for compressed data that are cut off and ValueError for
@@ -231,6 +232,7 @@ class Content:
         *,
         opened: Any = None,
         stop: int | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self.path = path
         self.kind = _kind_of(path, compression)
@@ -242,7 +244,11 @@ class Content:
         if opened is not None:
             self._file: Any = opened
         else:
-            self._file = open_stored(path, storage_options) if stop is None else open_up_to(path, stop, storage_options)
+            self._file = (
+                open_stored(path, storage_options, buffer_bytes)
+                if stop is None
+                else open_up_to(path, stop, storage_options)
+            )
         self.stamp = stamp_of(self._file)
         size = None if self.stamp is None or opened is not None else self.stamp[0]
         self._size = size if isinstance(size, int) else None

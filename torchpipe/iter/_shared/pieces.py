@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.errors import GraphError
-from torchpipe.formats.pieces.plan import UNITS, Piece, PiecePlan, plan_pieces
+from torchpipe.formats.pieces.plan import PIECE_BYTES, UNITS, Piece, PiecePlan, plan_pieces
 from torchpipe.formats.storage.content import check_compression
 from torchpipe.formats.storage.listed import listed
 from torchpipe.formats.storage.paths import expand_paths
@@ -19,19 +19,23 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, divides, walk
 from torchpipe.node.validate import check_count
 
-__all__ = ["PIECE_BYTES", "FilePieces", "rows_kept"]
-
-PIECE_BYTES = 32 << 20
+__all__ = ["FilePieces", "rows_kept"]
 
 
 class FilePieces(Switched[Piece]):
     """Yields pieces of files, which readers take in the place of paths: each reads what stands in it, and no more.
 
     ``paths`` are those of :class:`~torchpipe.iter.PathList`. ``unit`` says where they may be cut: ``"lines"`` (for
-    ``read_lines`` and ``read_jsonl``), ``"row groups"`` (``read_parquet``), ``"record batches"`` (``read_arrow``) or
-    ``"files"``, not at all. Pieces have about ``piece_bytes`` bytes of the stored file, a row group or record batch at
-    least, a file at most. Compressed files of lines, and Arrow streams at a URL, are one piece each. With ``shuffle``
-    they come in random order, another one in each epoch, every order having the same chance.
+    ``read_lines`` and ``read_jsonl``), ``"row groups"`` (``read_parquet``), ``"record batches"`` (``read_arrow``),
+    ``"samples"`` (``read_webdataset``), ``"records"`` (``read_tfrecord``) or ``"files"``, not at all. Pieces have about
+    ``piece_bytes`` bytes of the stored file (32 MiB, if it is left out), a row group, record batch, sample or record at
+    least, a file at most. Compressed files, and Arrow streams at a URL, are one piece each. With ``shuffle`` they come
+    in random order, another one in each epoch, every order having the same chance.
+
+    Tar archives and TFRecord files are cut by an index beside them, if they have one: ``a.tar.idx``, ``a.idx`` or the
+    same with ``.index``, as DALI's ``wds2idx`` and ``tfrecord2idx``, Megatron-Energon and the package ``tfrecord``
+    write them. Local ones without an index are scanned if ``piece_bytes`` is given, which reads the header of each file
+    or record in them; else, and at URLs, they are one piece each.
 
     The plan is made with the node, from the sizes of the files and the tables at the ends of parquet files, those of
     several files at once: all shards have the same, and files that come later are in none. ``shard_pieces`` of a reader
@@ -51,7 +55,7 @@ class FilePieces(Switched[Piece]):
         unit: str,
         *,
         shuffle: bool = False,
-        piece_bytes: int = PIECE_BYTES,
+        piece_bytes: int | None = None,
         compression: str | None = "infer",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -59,7 +63,7 @@ class FilePieces(Switched[Piece]):
             raise ValueError(f"unit must be one of {', '.join(map(repr, UNITS))}, got {unit!r}")
         if not isinstance(shuffle, bool):
             raise TypeError(f"shuffle must be True or False, got {shuffle!r} of type {type(shuffle).__name__}")
-        self.piece_bytes = check_count("piece_bytes", piece_bytes, at_least=1)
+        self.piece_bytes = None if piece_bytes is None else check_count("piece_bytes", piece_bytes, at_least=1)
         self.unit = unit
         self.compression = check_compression(compression)
         self.storage_options = None if storage_options is None else dict(storage_options)
@@ -77,6 +81,12 @@ class FilePieces(Switched[Piece]):
     def __len__(self) -> int:
         return len(self.plan)
 
+    def explained(self) -> str:
+        """How many pieces there are, of how many files, and why some of these are not divided."""
+        whole = ", ".join(f"{count} {why}" for why, count in self.plan.whole.items())
+        pieces, files = _several(len(self.plan), "piece"), _several(len(self.paths), "file")
+        return f"{pieces} of {files}" + (f" (undivided: {whole})" if whole else "")
+
     def made_of(self) -> Mapping[str, Any]:
         arguments = {name: value for name, value in vars(self).items() if name not in self.fingerprint_ignores}
         return {**arguments, "paths": self.paths, "files": local_files(self.paths)}
@@ -91,13 +101,18 @@ class _PiecesIterator(ListedKeys[Piece], ShuffledKeys[Piece]):
     def stride(self, parts: int, part: int) -> bool:
         count = len(self.node.plan)
         if count < parts:
-            smaller = "" if self.node.unit == "files" else f", make them smaller (piece_bytes={self.node.piece_bytes})"
+            size = self.node.piece_bytes or PIECE_BYTES
+            smaller = "" if self.node.unit == "files" else f", make them smaller (piece_bytes={size})"
             least = {"row groups": ", or write the files with smaller row groups"}.get(self.node.unit, "")
             raise GraphError(
-                f"{count} pieces of {len(self.node.paths)} files cannot be divided among {parts} shards, of which "
-                f"{parts - count} would read nothing: use fewer shards{smaller}{least}"
+                f"{self.node.explained()} cannot be divided among {parts} shards, of which {parts - count} would "
+                f"read nothing: use fewer shards{smaller}{least}"
             )
         return super().stride(parts, part)
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def rows_kept(source: DataPipe) -> Sequence[Sequence[int]] | None:

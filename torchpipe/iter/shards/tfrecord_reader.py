@@ -18,12 +18,12 @@ __all__ = ["TFRecordReader"]
 class TFRecordReader(ContentReader[Any]):
     """Yields the records of TFRecord files: ``tf.train.Example`` and ``SequenceExample`` as dicts of tensors, or bytes.
 
-    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
-    fsspec with ``storage_options``. A feature is a tensor of float32 or int64, or a list of bytes; a feature list is
-    a list of these. ``spec`` names the features to give, each as (shape, dtype), as torchdata's ``load_from_tfrecord``
-    takes it: a tensor of that shape and type, for bytes nested lists of that shape; ``()`` is one value, a dtype of
-    None leaves the type. With ``parse=False`` records are bytes. ``verify`` compares the checksums of the data (of
-    lengths, they always are).
+    ``datapipe`` yields paths, or pieces (``shard_pieces``); or give paths themselves, in which braces and globs may
+    stand. URLs are opened by fsspec with ``storage_options``. A feature is a tensor of float32 or int64, or a list of
+    bytes; a feature list is a list of these. ``spec`` names the features to give, each as (shape, dtype), as
+    torchdata's ``load_from_tfrecord`` takes it: a tensor of that shape and type, for bytes nested lists of that shape;
+    ``()`` is one value, a dtype of None leaves the type. With ``parse=False`` records are bytes. ``verify`` compares
+    the checksums of the data (of lengths, they always are).
 
     State: the place of the record, to which resuming goes at once; in a compressed file as
     :class:`~torchpipe.iter.TextLineReader`. A sharding point straight after it passes over records by their lengths.
@@ -34,6 +34,7 @@ class TFRecordReader(ContentReader[Any]):
     with the path, the record and the byte.
     """
 
+    unit = "records"
     fingerprint_ignores = ("storage_options", "verify")
 
     def __init__(
@@ -52,5 +53,4 @@ class TFRecordReader(ContentReader[Any]):
         self.verify = verify
 
     def records(self, item: Any) -> TFRecords:
-        content = self.content(item)
-        return TFRecords(content, self.parse, self.verify)
+        return TFRecords(self.content(item), self.parse, self.verify, self.piece_of(item)[1])

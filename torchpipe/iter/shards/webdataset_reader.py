@@ -20,8 +20,8 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what the
     sample's files hold, by their endings.
 
-    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand
-    (``"s3://bucket/train-{000..099}.tar"``). URLs are opened by fsspec with ``storage_options``. Files of one
+    ``datapipe`` yields paths, or pieces (``shard_pieces``); or give paths themselves, in which braces and globs may
+    stand (``"s3://bucket/train-{000..099}.tar"``). URLs are opened by fsspec with ``storage_options``. Files of one
     sample stand side by side and differ in what follows the first dot of their names; names without a dot, and
     ``__meta__``, are passed over. A link stands for the file that it names, if that stands before it;
     else it is an error where it is read.
@@ -44,6 +44,8 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     do not stand side by side; EOFError for a shard that is cut off, ValueError for a damaged one, and what decoding
     raises, all with the shard, the sample and the byte; StateError where a shard has changed.
     """
+
+    unit = "samples"
 
     def __init__(
         self,
@@ -69,4 +71,4 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     def records(self, item: Any) -> TarSamples:
         content = self.content(item)
         table = decoders(self.images, self.handlers) if self.decodes else self.handlers
-        return TarSamples(content, self.endings, table)
+        return TarSamples(content, self.endings, table, self.piece_of(item)[1])

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from torchpipe.iter._shared.bases import form_on
 from torchpipe.iter._shared.paths import PathList
-from torchpipe.iter._shared.pieces import PIECE_BYTES, FilePieces
+from torchpipe.iter._shared.pieces import FilePieces
 from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.traits import divides, node_name, walk, with_inputs
@@ -22,10 +22,14 @@ class PieceSharder(IterDataPipe[T]):
     """The same reader of files, over pieces of them that are shuffled and divided: each shard reads its own alone.
 
     Right behind a reader that is given paths: ``read_jsonl("web-*.jsonl").shard_pieces()``. It is then over
-    :class:`~torchpipe.iter.FilePieces` of about ``piece_bytes`` bytes, with a ``sharding_filter``. ``read_lines`` and
-    ``read_jsonl`` read from the first line that starts in a piece, ``read_parquet`` row groups, ``read_arrow`` record
-    batches; other readers, and those of compressed text, whole files. With ``shuffle`` the pieces come in random order,
-    another one in each epoch; the records within one stay in order: put ``shuffle()`` behind it to mix them.
+    :class:`~torchpipe.iter.FilePieces` of about ``piece_bytes`` bytes (32 MiB, if it is left out), with a
+    ``sharding_filter``. ``read_lines`` and ``read_jsonl`` read from the first line that starts in a piece,
+    ``read_parquet`` row groups, ``read_arrow`` record batches, ``read_webdataset`` samples and ``read_tfrecord``
+    records; other readers, and those of compressed files, whole files. With ``shuffle`` the pieces come in random
+    order, another one in each epoch; the records within one stay in order: put ``shuffle()`` behind it to mix them.
+
+    Tar archives and TFRecord files without an index are whole files too, unless ``piece_bytes`` is given: local ones
+    are scanned then. ``loader.explain()`` says how many pieces there are, and which files are not divided.
 
     There have to be as many pieces as shards: else take smaller ones. ``len()`` is known of parquet.
 
@@ -34,7 +38,7 @@ class PieceSharder(IterDataPipe[T]):
     """
 
     def __new__(  # type: ignore[misc]
-        cls, datapipe: IterDataPipe[T], *, shuffle: bool = True, piece_bytes: int = PIECE_BYTES
+        cls, datapipe: IterDataPipe[T], *, shuffle: bool = True, piece_bytes: int | None = None
     ) -> IterDataPipe[T]:
         check_input("shard_pieces", datapipe)
         _check_reader(datapipe)

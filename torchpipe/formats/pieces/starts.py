@@ -1,0 +1,137 @@
+"""Where the samples of a tar archive and the records of a TFRecord file may be parted: by an index, or by a scan.
+
+Runs in the process that plans pieces. A scan reads the headers and passes over what stands between them. What is
+damaged, or cut off, is in the last piece: whoever reads that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torchpipe.formats.indexes import Index, misfit
+from torchpipe.formats.samples import split_name
+from torchpipe.formats.storage.content import Content
+from torchpipe.formats.tar import BLOCK_BYTES, TarFiles
+from torchpipe.formats.tfrecord import check_record, hop_records, indexed_records
+
+__all__ = ["RECORDS", "SAMPLES", "Format"]
+
+_HEADER_BYTES = 1 << 12  # read at a time
+
+
+@dataclass(frozen=True)
+class Format:
+    """``scan(path)``: the places, in ascending order, of a local file; ``indexed(path, index, size)``: those that an
+    index has, ValueError if it does not fit; ``check(path, places)``: ValueError unless something begins at each of
+    these places of a local file.
+    """
+
+    scan: Callable[[str], Any]
+    indexed: Callable[[str, Index, int], Any]
+    check: Callable[[str, Any], None]
+
+
+def _scan_samples(path: str) -> Any:
+    """Where samples begin. One that stands in two places has no border between these: its reader is to see both."""
+    starts, undivided = [0], list[tuple[int, int]]()
+    numbers: dict[int, int] = {}  # of samples, by their keys
+    last = None
+    content = Content(path, None, buffer_bytes=_HEADER_BYTES)
+    try:
+        files = TarFiles(content)
+        with suppress(EOFError, ValueError):
+            while (member := files.next()) is not None:
+                parts = split_name(member.name)
+                if parts is None or parts[0] == last:
+                    continue
+                last = parts[0]
+                number = len(numbers) + len(undivided)
+                if number:
+                    starts.append(member.header)
+                if numbers.setdefault(hash(last), number) != number:
+                    undivided.append((numbers[hash(last)], number))
+    finally:
+        content.close()
+    return _joined(np.array(starts, np.int64), undivided)
+
+
+def _joined(starts: Any, undivided: list[tuple[int, int]]) -> Any:
+    if not undivided:
+        return starts
+    depth = np.zeros(len(starts) + 1, np.int64)
+    first, last = np.array(undivided).T
+    np.add.at(depth, first + 1, 1)
+    np.add.at(depth, last + 1, -1)
+    return starts[np.cumsum(depth)[:-1] == 0]
+
+
+def _indexed_samples(path: str, index: Index, size: int) -> Any:
+    """Of DALI's ``wds2idx``: "v1.2 COUNT", and in a line for each sample ending, place, size and name of each file (no
+    name in v1.1). Of Megatron-Energon: the place of each sample, and the end, as uint64.
+    """
+    if index.content.startswith(b"v1."):
+        starts = _of_wds2idx(index)
+    elif len(index.content) % 8:
+        raise ValueError(f"{index.name} is no index of a tar archive, as DALI or Megatron-Energon write it")
+    else:
+        starts = np.frombuffer(index.content, "<u8").astype(np.int64)
+    ascending = np.all(np.diff(starts) > 0) and not np.any(starts % BLOCK_BYTES)
+    if not ascending or (len(starts) and not 0 <= starts[0] <= starts[-1] <= size):
+        raise misfit(index, path, size)
+    return starts[:-1]  # where the archive ends
+
+
+def _of_wds2idx(index: Index) -> Any:
+    """Behind the last file of a sample the next one begins, with all headers that it has."""
+    head, *lines = index.content.splitlines()
+    width = 3 if head.startswith(b"v1.1") else 4
+    ends = [0]
+    try:
+        if int(head.split()[1]) != len(lines):
+            raise ValueError(f"it has {len(lines)} samples, and says {head.decode('utf-8', 'replace')!r:.40}")
+        for line in lines:
+            fields = line.split()
+            if not fields or len(fields) % width:
+                raise ValueError(f"the line {line.decode('utf-8', 'replace')!r:.80}")
+            last = int(fields[1 - width]) + int(fields[2 - width])
+            ends.append(-(-last // BLOCK_BYTES) * BLOCK_BYTES)
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{index.name} is no index of a tar archive as DALI's wds2idx writes it: {error}") from error
+    return np.array(ends, np.int64)
+
+
+def _check_samples(path: str, places: Any) -> None:
+    content = Content(path, None, buffer_bytes=_HEADER_BYTES)
+    try:
+        for place in map(int, places):
+            files = TarFiles(content)
+            content.go_back(place)
+            files.begin_at(place)
+            with suppress(EOFError):  # it is cut off behind this place
+                files.next()
+    finally:
+        content.close()
+
+
+def _scan_records(path: str) -> Any:
+    starts = []
+    with suppress(EOFError, ValueError):
+        for start in hop_records(path):
+            starts.append(start)
+    return np.array(starts, np.int64)
+
+
+def _check_records(path: str, places: Any) -> None:
+    with open(path, "rb", buffering=_HEADER_BYTES) as file:
+        for place in map(int, places):
+            file.seek(place)
+            check_record(path, file.read, place)
+
+
+SAMPLES = Format(_scan_samples, _indexed_samples, _check_samples)
+RECORDS = Format(_scan_records, indexed_records, _check_records)
