@@ -12,6 +12,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from reading_services.ranks.agreement import AgreementIterator, Exchange, inner_state
+from reading_services.ranks.found import Found, check_found, found_files
 from reading_services.ranks.ranked import RankedReadingService
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
@@ -97,6 +98,7 @@ class DistributedReadingService(RankedReadingService):
         self._given: Any = True if group is None else group
         self._among: DataRanks | None = None  # once a loader is made
         self._graph_text = ""
+        self._found: Found = []
         self._datapipe: DataPipe | None = None
         self._ranks: RankGroup | None = None
 
@@ -140,6 +142,7 @@ class DistributedReadingService(RankedReadingService):
         self._among = data_ranks(self._given, type(self).__name__)
         self.check_graph(datapipe)
         self._graph_text = describe_graph(datapipe, bound=False)
+        self._found = found_files(datapipe)
         self._connect()
         return datapipe
 
@@ -150,6 +153,7 @@ class DistributedReadingService(RankedReadingService):
             return self.hosting(start)
         same = {
             "graph": self._graph_text,
+            "files": self._found,
             "total_shards": self.total_shards,
             "num_shards": start.num_shards,
             "uneven": self._ending.value,
@@ -160,6 +164,7 @@ class DistributedReadingService(RankedReadingService):
         }
         told = ranks.objects(Talk.BEGIN, (start.seed, start.seeded or start.delivered > 0, same))
         _check_graphs([theirs.pop("graph") for _, _, theirs in told])
+        check_found([theirs.pop("files") for _, _, theirs in told])
         for name in told[0][2]:
             _check_equal(name, dict(enumerate(theirs[name] for _, _, theirs in told)))
         _check_equal("seed", {rank: seed for rank, (seed, fixed, _) in enumerate(told) if fixed or not rank})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import multiprocessing
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from torchpipe.errors import (
     StateError,
     StateMismatchError,
 )
-from torchpipe.iter import FileLister, IterableWrapper
+from torchpipe.iter import FileLister, IterableWrapper, JsonlReader, PathList, TFRecordReader
 from torchpipe.map import SequenceWrapper
 
 ROOT = Path(__file__).parents[1]
@@ -366,6 +367,36 @@ def test_a_state_from_elsewhere() -> None:
         r"Load it into the graph that saved it",
         str(caught.value),
     )
+
+
+def test_L7_large_files_of_which_every_shard_reads_all_are_told_when_the_loader_is_built(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").touch()
+        os.truncate(tmp_path / f"{number}.jsonl", 600_000_000)
+    os.truncate(tmp_path / "2.jsonl", 6)
+
+    def built(graph: Any, num_shards: int) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            DataLoader2(graph, reading_service=InProcessReadingService(num_shards=num_shards))
+        return [str(warning.message) for warning in caught]
+
+    reader = JsonlReader(tmp_path / "*")
+    for graph in (reader.sharding_filter(), reader.map(str).shuffle().sharding_filter()):
+        (told,) = built(graph, 4)
+        assert told.startswith("each of 4 shards reads all of 3 files, '0.jsonl' to '2.jsonl', (1.2 GB) with Jso")
+        assert "Put .shard_pieces() right behind JsonlReader, in the place of .sharding_filter()" in told
+        assert built(graph, 1) == []
+    url = JsonlReader("memory://nowhere/a.jsonl").shuffle().sharding_filter()
+    assert "reads all of 'a.jsonl' with JsonlReader" in built(url, 128)[0]
+    for quiet in (
+        reader.shard_pieces(),
+        JsonlReader(tmp_path / "2.jsonl").shuffle().sharding_filter(),  # it is small
+        PathList(tmp_path / "*").sharding_filter().read_jsonl(),
+        TFRecordReader(tmp_path / "*").sharding_filter(),  # which passes over records unread
+    ):
+        assert built(quiet, 3) == []
+    assert built(url, 2) == []
 
 
 def test_a_source_that_every_shard_reads_whole_is_named() -> None:

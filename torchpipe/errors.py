@@ -89,7 +89,9 @@ class RemoteTraceback(Exception):
 
 
 class ReplicatedSourceWarning(UserWarning):
-    """Every shard reads a whole source, while others are divided among the shards. Given when a loader is built."""
+    """Every shard reads a whole source: one that is not divided, while others are, or large files of which each keeps a
+    part of the items. Given when a loader is built.
+    """
 
 
 class UnevenWarning(UserWarning):

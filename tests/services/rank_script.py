@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -27,7 +28,7 @@ from reading_services import DistributedReadingService, MultiProcessingReadingSe
 from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
 from torchpipe.errors import StateMismatchError, UnevenWarning
 from torchpipe.execution.ranks import RankGroup, Talk, data_ranks
-from torchpipe.iter import IterableWrapper
+from torchpipe.iter import IterableWrapper, TextLineReader
 from torchpipe.testing.services import sample_graph
 
 TIMEOUT_S = 60.0
@@ -345,6 +346,11 @@ def unlike() -> Any:
     results = {}
     with _loader(random_graph(), total_shards=TOTAL, seed=5 + rank) as made:
         results["seeds"] = _error_of(lambda: iter(made))
+    with tempfile.TemporaryDirectory() as own:  # a file has come before rank 1 looked for them
+        for number in range(4 + (rank == 1)):
+            Path(own, f"{number}.txt").write_text("a\nb\n")
+        with _loader(TextLineReader(f"{own}/*").shard_pieces(), total_shards=4) as made:
+            results["files"] = _error_of(lambda: iter(made))
     with _loader(random_graph(48 + rank)) as made:
         results["graphs"] = _error_of(lambda: iter(made))
     with _loader(random_graph(), seed=None) as made:

@@ -26,18 +26,21 @@ from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.execution.unordered import UnorderedMerge
+from torchpipe.formats.storage.paths import is_remote
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
+from torchpipe.graph.rows import read_by_every_shard
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context, Host
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe, node_name
+from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of
 from torchpipe.node.validate import check_count
 from torchpipe.state import LeftOut, SnapshotPolicy
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats.service import EventLog, ServiceFigures
+from torchpipe.stats.text import format_bytes
 
 __all__ = [
     "EpochStart",
@@ -47,6 +50,9 @@ __all__ = [
     "ShardedReadingService",
     "warn_of_replicated",
 ]
+
+_MUCH_BYTES = 1 << 30  # in all files together
+_SEVERAL_SHARDS = 8  # from which on files at URLs are read too often, whatever their sizes
 
 
 class ShardedReadingService(ReadingServiceInterface):
@@ -234,6 +240,32 @@ def warn_of_replicated(checked: Plan, num_shards: int) -> None:
             "ReplicatedSourceWarning; else put .sharding_filter() after it",
             ReplicatedSourceWarning,
         )
+    for node, is_straight in read_by_every_shard(checked):
+        files = _much_read(node, is_straight, num_shards)
+        if files:
+            form = traits_of(node).divided_by
+            warn_user(
+                f"each of {num_shards} shards reads all of {files} with {node_name(node)}, and keeps its own part of "
+                f"the items. Put .{form}() right behind {node_name(node)}, in the place of .sharding_filter(), and "
+                "each reads its own part of the files alone. If they are meant to be read so often, ignore "
+                "ReplicatedSourceWarning",
+                ReplicatedSourceWarning,
+            )
+
+
+def _much_read(node: Any, is_straight: bool, num_shards: int) -> str:
+    """The files of which each shard reads all, if that is worth a warning: a gigabyte, or URLs and several shards.
+
+    A sharding point straight behind most readers lets them pass over what is not kept without reading it.
+    """
+    named = vars(inputs_of(node)[0]) if inputs_of(node) else {}
+    if num_shards < 2 or "listed" not in named or (is_straight and getattr(node, "unit", "") != "lines"):
+        return ""
+    (count, size, ends, _), remote = named["listed"], any(map(is_remote, named["paths"]))
+    if not (num_shards >= _SEVERAL_SHARDS if remote else (size or 0) >= _MUCH_BYTES):
+        return ""
+    names = repr(ends[0]) if count == 1 else f"{count} files, {ends[0]!r} to {ends[1]!r},"
+    return names if remote else f"{names} ({format_bytes(size)})"
 
 
 class InProcessReadingService(ShardedReadingService):

@@ -8,7 +8,7 @@ from typing import Literal
 from torchpipe.graph.plan import Plan
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, reads_late, traits_of, walk
 
-__all__ = ["Row", "rows_of"]
+__all__ = ["Row", "read_by_every_shard", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Row:
 def rows_of(plan: Plan, appended: tuple[str, ...] = ()) -> list[Row]:
     """All nodes, inputs first, in the order of the sections; ``appended`` names stages that a reading service adds."""
     numbers: dict[int, int] = {}
-    repeated, read = _done_by_every_shard(plan), _read_by_every_shard(plan)
+    repeated = _done_by_every_shard(plan)
+    read = {id(node): traits_of(node).divided_by for node, _ in read_by_every_shard(plan)}
     rows: list[Row] = []
     sections: tuple[tuple[Literal["dispatch", "shard", "main"], tuple[DataPipe, ...]], ...] = (
         ("dispatch", plan.dispatch_nodes),
@@ -52,15 +53,18 @@ def rows_of(plan: Plan, appended: tuple[str, ...] = ()) -> list[Row]:
 
 def _done_by_every_shard(plan: Plan) -> set[int]:
     """The ids of the nodes of the shard section that run, for every item, before a sharding point."""
-    straight = {id(item) for point in _leaving_out(plan) for item in inputs_of(point) if traits_of(item).divided_by}
+    straight = {id(node) for node, is_straight in read_by_every_shard(plan) if is_straight}
     return {
         id(node) for node in _before_points(plan) if not (reads_late(node) or id(node) in straight)
     }  # what reads files makes only what is kept straight behind it
 
 
-def _read_by_every_shard(plan: Plan) -> dict[int, str]:
-    """By id, what would divide the sources before a sharding point of which every shard reads all."""
-    return {id(node): traits_of(node).divided_by for node in _before_points(plan) if traits_of(node).divided_by}
+def read_by_every_shard(plan: Plan) -> list[tuple[DataPipe, bool]]:
+    """The sources before a sharding point of which every shard reads all, though there is what would divide them; and
+    if a point stands straight behind, with which a source makes only what is kept.
+    """
+    straight = {id(item) for point in _leaving_out(plan) for item in inputs_of(point)}
+    return [(node, id(node) in straight) for node in _before_points(plan) if traits_of(node).divided_by]
 
 
 def _leaving_out(plan: Plan) -> list[DataPipe]:

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from reading_services import MultiProcessingReadingService
 from tests.reads import bytes_read_by
 from tests.servers import Page, web_server
+from torchpipe import DataLoader2
 from torchpipe.formats.tfrecord import write_record
 from torchpipe.iter import (
     JsonlReader,
@@ -142,6 +144,27 @@ def test_L7_a_file_that_is_replaced_on_its_server_is_noticed(files: dict[str, Pa
         whole = TextLineReader(f"{server.address}/large").shard_pieces(piece_bytes=GROUP)
         assert len(whole.source.source) == 1  # a server that gives no parts of files
         assert read(whole, 0, 1) == content.count(b"\n") + 1
+
+
+def test_L1_workers_have_the_plan_that_was_made_with_the_graph(tmp_path: Path) -> None:
+    """Nobody lists or looks at the ends of files again; a file that comes meanwhile is in nobody's plan."""
+    for number in range(4):
+        table = pa.table({"id": list(range(6 * number, 6 * number + 6))})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=2)
+    with web_server() as server:
+        for number in range(4):
+            server.pages[f"/{number}"] = Page((tmp_path / f"{number}.parquet").read_bytes())
+        urls = server.address + "/{0..3}"
+        groups = RowGroupLister(urls).shuffle().sharding_filter()
+        with DataLoader2(groups, reading_service=MultiProcessingReadingService(2, num_shards=4)) as loader:
+            planned = len(server.requests)
+            assert len(list(loader)) == len(list(loader)) == 12
+            assert len(server.requests) == planned
+    node = ParquetReader(tmp_path / "*.parquet").shard_pieces(piece_bytes=1)
+    with DataLoader2(node, reading_service=MultiProcessingReadingService(2, num_shards=4)) as loader:
+        pq.write_table(pa.table({"id": [99]}), tmp_path / "00.parquet")
+        assert sorted(row["id"] for row in loader) == list(range(24))
+        assert sorted(row["id"] for row in loader) == list(range(24))
 
 
 def test_the_ends_of_remote_files_are_read_once(files: dict[str, Path], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +32,7 @@ PIECE_BYTES = 32 << 20
 
 _THREADS = 16
 _SLOW_S = 1.0
+_TELL_S = 5.0
 _BUFFER_BYTES = 512  # of files that are opened to be looked at
 _MOST = 1 << 24  # pieces of one file: more are a slip of the pen
 _WHOLE = -1
@@ -260,7 +261,7 @@ def plan_pieces(
     else:
         threads = ThreadPoolExecutor(min(_THREADS, len(distinct)), "torchpipe-pieces")
         try:
-            cuts = list(threads.map(lambda path: cutter(path, wanted), distinct))
+            cuts = list(_told(threads.map(lambda path: cutter(path, wanted), distinct), len(distinct), began))
         finally:
             threads.shutdown(cancel_futures=True)
     known = dict(zip(distinct, cuts))
@@ -269,3 +270,14 @@ def plan_pieces(
     if took_s > _SLOW_S:
         _log.info("%d files were looked up and planned as %d pieces in %.1f s", len(paths), len(plan), took_s)
     return plan
+
+
+def _told(cuts: Iterable[_Cut], count: int, began: float) -> Iterator[_Cut]:
+    """``cuts``, with a line every few seconds that says how many of ``count`` there are."""
+    told_s = began
+    for done, cut in enumerate(cuts, 1):
+        yield cut
+        now_s = time.monotonic()
+        if now_s - told_s > _TELL_S and done < count:
+            _log.warning("pieces are being planned: %d of %d files in %.0f s", done, count, now_s - began)
+            told_s = now_s

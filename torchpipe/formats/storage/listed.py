@@ -15,7 +15,7 @@ from torchpipe.errors import StateMismatchError
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.node.describe import names_below
 
-__all__ = ["check_listed", "listed", "listed_files", "size_of"]
+__all__ = ["check_listed", "described", "listed", "listed_files", "size_of"]
 
 _LONGEST = 100  # characters of a name that is shown
 
@@ -51,13 +51,14 @@ def check_listed(what: str, saved: Any, now: list[Any], paths: Sequence[str]) ->
     dated = [(os.stat(path).st_mtime, path) for path in paths if size_of(path) is not None]
     newest = f" (the newest is {max(dated)[1]!r:.300})" if dated else ""
     raise StateMismatchError(
-        f"{what} has changed since the state was saved: then it was {_described(saved)}, now it is {_described(now)}"
+        f"{what} has changed since the state was saved: then it was {described(saved)}, now it is {described(now)}"
         f"{newest}. A resume would repeat items and lose others: restore the files, or begin the epoch anew. To let "
         "files come meanwhile, save the list of paths with the run and give that instead of looking them up"
     )
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """What :func:`listed` gave, or a state holds in its place, for people."""
     try:
         count, size, ends, digest = value
         between = f" from {ends[0]!r:.110} to {ends[1]!r:.110}" if ends else ""

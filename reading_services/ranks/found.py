@@ -1,0 +1,41 @@
+"""Whether the ranks have found the same files: one that comes while ranks begin is in the lists of some alone.
+
+Runs in the process of a rank. Where ranks divide what is in files, other lists lose some records and repeat others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchpipe.errors import RankError
+from torchpipe.formats.storage.listed import described
+from torchpipe.node.traits import DataPipe, Division, division, node_name, walk
+
+__all__ = ["check_found", "found_files"]
+
+Found = list[tuple[str, list[Any]]]
+
+
+def found_files(datapipe: DataPipe) -> Found:
+    """What the nodes of which ranks have their shares have found: their names, and lists as ``listed`` makes them."""
+    points = [node for node in walk(datapipe) if division(node) in (Division.BOTH, Division.RANKS)]
+    before = {id(node): node for point in points for node in walk(point)}
+    return [(node_name(node), list(vars(node)["listed"])) for node in before.values() if _lists(node)]
+
+
+def _lists(node: Any) -> bool:
+    return getattr(type(node), "names_files", False) is True and "listed" in vars(node)
+
+
+def check_found(found: Sequence[Found]) -> None:
+    """``found`` of each rank. Raises: RankError unless all are the same."""
+    other = next((rank for rank, files in enumerate(found) if files != found[0]), None)
+    if other is None:
+        return
+    (name, first), (_, second) = next(pair for pair in zip(found[0], found[other]) if pair[0] != pair[1])
+    raise RankError(
+        f"the ranks have found different files with {name}: rank 0 {described(first)}, rank {other} "
+        f"{described(second)}. Has one come or changed while the ranks began? They divide what is in the files: look "
+        "the paths up once, and give all ranks the same list"
+    )
