@@ -42,8 +42,9 @@ class DistributedReadingService(RankedReadingService):
     in step: makes the loader, begins epochs, takes items, shuts down. What is said between ranks goes through gloo
     connections of this service's own, in the thread that calls ``next()``.
 
-    With ``total_shards`` the stream is fixed by that number, whatever the number of ranks, which has to divide it: the
-    ranks' n-th items, in the order of ranks, are the stream of a single process with as many shards.
+    With ``total_shards`` the stream is fixed by that number, whatever the number of ranks: the ranks' n-th items, in
+    the order of ranks, are the stream of a single process with as many shards. Where the ranks do not divide it,
+    several run the same shards and take turns at their items, with a SharedShardsWarning that says how many.
 
     Alone it executes the graph in process. For worker processes, put it first:
     ``SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(4))``.
@@ -55,17 +56,18 @@ class DistributedReadingService(RankedReadingService):
             whose process is gone is often noticed at once.
         uneven: when some ranks have more items than others. ``"drop"``: all end when the first has no more (as
             torchdata's ``fullsync``). ``"pad"``: ranks without items repeat (a copy of) their last one until all
-            have ended. ``"raise"``: RankError on all ranks, after the last item that all have.
+            have ended; after a resume that leaves a rank no item, the first of the epoch. ``"raise"``: RankError on
+            all ranks, after the last item that all have.
         agree_every: the ranks agree on blocks of so many items, with one small all-reduce a block, for which the
             quickest waits for the slowest. Each rank holds up to as many items ahead; more means fewer round trips.
-        total_shards: the number of shards of all ranks, each of which hosts as many. ``"drop"`` and ``"raise"`` then
+        total_shards: the number of shards of all ranks. ``"drop"`` and ``"raise"`` then
             look at shards: the epoch ends with the last round in which every shard has an item, so that it is the same
             under any number of ranks; ``"pad"`` delivers all items, and what is repeated depends on the ranks.
         states: whose position ``state_dict()`` gives if it is not told. ``"own"``: this rank's, without asking anybody.
             ``"all"``: the one state of all ranks, the same on each: all call it at the same step.
 
     State: this rank's own counts what it delivered, padding included, and loads on the same rank of as many ranks. The
-    one of all ranks loads under any number of them that divides the shards, and in a single process.
+    one of all ranks loads under any number of them, and in a single process.
 
     Raises: ValueError or TypeError for arguments out of range; RuntimeError, when a loader is built, without an
     initialized process group, and GraphError if the graph does not divide the stream among ranks.
@@ -135,6 +137,8 @@ class DistributedReadingService(RankedReadingService):
 
     def describe(self) -> str:
         hosts = "" if self.total_shards is None else f", {self.total_shards} shards on all ranks"
+        turns = self.part.turns
+        hosts += f", of which {turns} ranks run the same and take turns" if turns > 1 else ""
         return f"rank {self.rank} of {self.world_size}, uneven ranks: {self._ending.value}{hosts}"
 
     def prepare(self, datapipe: DataPipe) -> DataPipe:
@@ -194,8 +198,9 @@ class DistributedReadingService(RankedReadingService):
             return None
         try:
             if self.total_shards is not None:
-                hosted = range(self.rank, self.total_shards, self.world_size)
-                return total_length(self._datapipe, self.total_shards, shards=hosted)
+                part = self.part
+                hosted = range(part.number, self.total_shards, part.count)
+                return part.share(total_length(self._datapipe, self.total_shards, shards=hosted))
             return total_length(self._datapipe, num_shards, self.rank, self.world_size)
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             return None

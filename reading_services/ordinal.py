@@ -38,7 +38,7 @@ class OrdinalReadingService(RankedReadingService):
             DistributedReadingService; each shard ends on its own.
 
     State: counts what this ordinal delivered; it loads on the same rank of as many. Those of all ordinals, joined by
-    ``torchpipe.state.merge``, load under any number of them that divides the shards.
+    ``torchpipe.state.merge``, load under any number of them.
 
     Raises: TypeError and ValueError for arguments that do not fit; when a loader is built, GraphError if the graph does
     not divide the stream. When an epoch begins, StateMismatchError if a loaded state has another seed.

@@ -15,6 +15,7 @@ __all__ = [
     "RemoteTraceback",
     "ReplayWarning",
     "ReplicatedSourceWarning",
+    "SharedShardsWarning",
     "StateError",
     "StateMismatchError",
     "TorchpipeError",
@@ -92,6 +93,10 @@ class ReplicatedSourceWarning(UserWarning):
     """Every shard reads a whole source: one that is not divided, while others are, or large files of which each keeps a
     part of the items. Given when a loader is built.
     """
+
+
+class SharedShardsWarning(UserWarning):
+    """The ranks do not divide the shards, and several run the same ones. Rank 0 gives it when a loader is built."""
 
 
 class UnevenWarning(UserWarning):

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 from torchpipe.errors import RankError, StateError
 from torchpipe.execution.epoch import LeftOver, Uneven, no_item
-from torchpipe.execution.merge import MergeIterator
 from torchpipe.execution.rounds import RoundsMerge
+from torchpipe.execution.turns import merge_below
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.state.copying import copy_item
 
@@ -174,6 +174,7 @@ class AgreementIterator(NodeIterator[Any]):
         begun = inner.state_dict()
         self._before: Mark = lambda: begun  # the inner state before the last item delivered
         self._after = self._before
+        self._at_end = self._after  # the inner state when it had no more
         self._repeated = 0  # how often it was delivered again
         self._delivered = delivered
         self._begun = state is not None
@@ -219,7 +220,8 @@ class AgreementIterator(NodeIterator[Any]):
     def _note_left_over(self, verdict: Verdict) -> None:
         """Agree on what is left out, now that all end after this block."""
         left, exact = self._left(len(self._buffer) - verdict.count)
-        ended = self.source.ended_first if isinstance(self.source, RoundsMerge) else []
+        merge, _ = merge_below(self.source)
+        ended = merge.ended_first if isinstance(merge, RoundsMerge) else []
         first = ended[0] if ended else -1
         told = self._exchange.numbers((left, exact, first))
         if any(count or not all_of_them for count, all_of_them, _ in told):
@@ -235,14 +237,14 @@ class AgreementIterator(NodeIterator[Any]):
 
     def _left(self, held: int) -> tuple[int, bool]:
         """How many items this rank leaves out, of which it holds ``held``; are these all?"""
-        merge = self.source if isinstance(self.source, MergeIterator) else None
+        merge, part = merge_below(self.source)
         length = self._length()
         if length is not None:
-            taken = self._delivered + len(self._buffer) if merge is None else merge.delivered
+            taken = self._delivered + len(self._buffer) if merge is None or part.turns > 1 else merge.delivered
             return max(held, length - taken + held), True
         if merge is not None:
             more, exact = merge.left()
-            return held + more, exact
+            return held + part.share(more), exact
         return held, self._ended is StreamOfRank.ENDED
 
     def _fill(self) -> None:
@@ -258,6 +260,7 @@ class AgreementIterator(NodeIterator[Any]):
 
     def _end(self) -> None:
         self._ended = StreamOfRank.ENDED
+        self._at_end = self._mark()
         if self._uneven is Uneven.PAD and not self._buffer and not self._last:
             self.source.close()  # one pass at a time
             self._last = self._first()
@@ -273,6 +276,7 @@ class AgreementIterator(NodeIterator[Any]):
         self._loaded = None
         if not self._buffer:
             self._repeated += 1
+            self._after = self._at_end  # ranks that take turns with this one may have had an item more
             return copy_item(self._last[0])
         item, mark = self._buffer.popleft()
         self._delivered += 1

@@ -2,20 +2,24 @@
 
 Runs in the main process of every rank.
 
-With ``total_shards``, shards belong to no rank: shard i runs on rank i mod w, and knows nothing of ranks. The stream is
-that of a single process with as many shards, whatever w is. Without it, each rank has shards of its own.
+With ``total_shards``, shards belong to no rank, and know nothing of ranks. The stream is that of a single process with
+as many shards, whatever the number of ranks. Where that divides the shards, shard i runs on rank i mod w; else several
+ranks run the same ones, and take turns at their items. Without it, each rank has shards of its own.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from torchpipe.errors import GraphError
+from torchpipe.errors import GraphError, SharedShardsWarning
 from torchpipe.execution.epoch import EpochStart, Uneven
+from torchpipe.execution.part import Part
 from torchpipe.execution.preparing import PreparingReadingService
 from torchpipe.execution.reading_service import warn_of_replicated
 from torchpipe.graph import plan
 from torchpipe.graph.length import total_length
+from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import DataPipe, node_name, traits_of
 from torchpipe.node.validate import check_count
 from torchpipe.state.flat import MAX_ALL_SHARDS, MAX_SHARDS
@@ -50,17 +54,19 @@ class RankedReadingService(PreparingReadingService):
         if total is None:
             checked.check_num_shards(1, world)
             return
-        if total % world:
-            fits = ", ".join(str(ranks) for ranks in range(1, total + 1) if total % ranks == 0)[:200]
+        part = self.part
+        if total // part.count > MAX_SHARDS:
             raise ValueError(
-                f"total_shards={total} cannot be hosted by {world} ranks in equal parts: run as many ranks as divide "
-                f"it ({fits}), or choose a number of shards that has more divisors for the next run. Map-style "
-                "datasets need no shards: DataLoader(dataset, distributed=...) goes on with any number of ranks"
+                f"total_shards={total} makes {total // part.count} shards on each of {world} ranks, and a rank hosts "
+                f"at most {MAX_SHARDS}: use more ranks, or fewer shards"
             )
-        if total // world > MAX_SHARDS:
-            raise ValueError(
-                f"total_shards={total} makes {total // world} shards on each of {world} ranks, and a rank hosts at "
-                f"most {MAX_SHARDS}: use more ranks, or fewer shards"
+        if part.turns > 1 and self.rank == 0:
+            warn_user(
+                f"{world} ranks do not divide total_shards={total}: each shard runs on {part.turns} ranks, which take "
+                f"turns at its items, so that a rank makes {part.turns} times the items that it hands out. The stream "
+                f"is exact; where making items is costly, run as many ranks as divide {total}, and begin the next run "
+                f"with a number of shards that has more divisors (total_shards={math.lcm(world, total)}, say)",
+                SharedShardsWarning,
             )
         checked.check_num_shards(total)
         if total > self.default_num_shards:  # else the service that executes says so
@@ -86,8 +92,9 @@ class RankedReadingService(PreparingReadingService):
         total = self._total_shards
         if total is None:
             return start
-        hosted = range(self.rank, total, self.world_size)
-        return replace(start, num_shards=total, rank=0, world_size=1, hosted=hosted, rounds=self._uneven)
+        part = self.part
+        hosted = range(part.number, total, part.count)
+        return replace(start, num_shards=total, rank=0, world_size=1, hosted=hosted, rounds=self._uneven, part=part)
 
     def length(self, datapipe: DataPipe, num_shards: int) -> int:
         total, world = self._total_shards, self.world_size
@@ -95,5 +102,6 @@ class RankedReadingService(PreparingReadingService):
             return super().length(datapipe, num_shards)
         lengths = [total_length(datapipe, total, shards=[shard]) for shard in range(total)]
         if self._uneven is Uneven.DROP:
-            return min(lengths) * num_shards
-        return self.agreed_length([sum(lengths[rank::world]) for rank in range(world)])
+            return min(lengths) * total // world
+        parts = [Part.of(rank, world, total) for rank in range(world)]
+        return self.agreed_length([part.share(sum(lengths[part.number :: part.count])) for part in parts])

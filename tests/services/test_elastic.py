@@ -1,4 +1,4 @@
-"""Elastic runs: torchrun with 4 ranks, one killed, started again by torchrun itself; then with 2 ranks, and with 1."""
+"""Elastic runs: torchrun with 4 ranks, one killed, started again by torchrun itself; then with 3, 2 and 1."""
 
 from __future__ import annotations
 
@@ -42,12 +42,19 @@ def seen(folder: Path, segment: str, ranks: int) -> list[Any]:
 
 
 def test_ranks_are_killed_and_other_numbers_of_them_go_on(warm: Warm, tmp_path: Path) -> None:
-    runs = [("four", 4, 1, {"0": [2, 3], "1": [1, 3]}), ("two", 2, 0, {"0": [0, 3]}), ("one", 1, 0, {})]
+    runs = [
+        ("four", 4, 1, {"0": [2, 3], "1": [1, 3]}),
+        ("three", 3, 0, {"0": [1, 3]}),
+        ("two", 2, 0, {"0": [0, 3]}),
+        ("one", 1, 0, {}),
+    ]
     for name, ranks, restarts, kills in runs:
         done = torchrun(warm, tmp_path, name, ranks, restarts, kills)
         assert (done.returncode != 0) == bool(kills), done.stderr[-5000:]
-    parts = [seen(tmp_path, *part) for part in (("four.0", 4), ("four.1", 4), ("two.0", 2), ("one.0", 1))]
-    assert [len(part) for part in parts[:3]] == [8, 8, 4], "each was killed in the step after a checkpoint"
+    parts = [
+        seen(tmp_path, *part) for part in (("four.0", 4), ("four.1", 4), ("three.0", 3), ("two.0", 2), ("one.0", 1))
+    ]
+    assert [len(part) for part in parts[:4]] == [8, 8, 6, 4], "each was killed in the step after a checkpoint"
     had = [pair for part in parts for pair in part]
     with DataLoader2(elastic_script.elastic_graph(), reading_service=FixedRank(0, 1, 4, "drop")) as loader:
         loader.seed(7)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from torchpipe.errors import GraphError
 from torchpipe.execution.epoch import EpochStart
+from torchpipe.execution.part import Part
 from torchpipe.graph.length import total_length
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
@@ -96,6 +97,11 @@ class ReadingServiceInterface(ABC):
         return None
 
     @property
+    def part(self) -> Part:
+        """Which shards run here, and which of their items are this rank's."""
+        return Part.of(self.rank, self.world_size, self.total_shards)
+
+    @property
     def states(self) -> States:
         """Whose position ``state_dict()`` gives, unless it is told: this rank's, or that of all."""
         return "own"
@@ -110,8 +116,8 @@ class ReadingServiceInterface(ABC):
         return self.agreed_length([total_length(datapipe, num_shards, rank, ranks) for rank in range(ranks)])
 
     def agreed_position(self, delivered: list[int]) -> int:
-        """How far the epoch is here, if so many items of each rank's shards were delivered, by whomever."""
-        return delivered[self.rank]
+        """How far the epoch is, if so many items of the shards of each :attr:`part` were delivered, by whomever."""
+        return delivered[self.part.number]
 
     def gather(self, mine: Any) -> list[Any]:
         """What all ranks give here, each once, in step. Raises: RankError if one does not, or does something else."""

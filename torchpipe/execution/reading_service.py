@@ -25,6 +25,7 @@ from torchpipe.execution.merge import MergeIterator, Merges
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
+from torchpipe.execution.turns import TurnsIterator
 from torchpipe.execution.unordered import UnorderedMerge
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.graph import Plan, draw, plan
@@ -150,7 +151,8 @@ class ShardedReadingService(ReadingServiceInterface):
         trace = self._measured().trace_main() if self.measuring and plan.main_nodes else None
 
         def merge(branch: int, context: Context) -> NodeIterator[Any]:
-            return _kind_of_merge(start)(plan.cuts[branch], context, start, merges, branch)
+            made = _kind_of_merge(start)(plan.cuts[branch], context, start, merges, branch)
+            return made if start.part.turns == 1 else TurnsIterator(made, start.part)
 
         context = Context.for_graph(
             root,

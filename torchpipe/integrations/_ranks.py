@@ -192,12 +192,12 @@ def state_of_keys(loader: Any, kept: dict[str, Any]) -> tuple[dict[str, Any], in
 
 
 def _of_shards(service: Any, kept: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    rank, ranks = service.rank, service.world_size
+    part = service.part
     failure: Exception | None = None
     hosted: HostedShards | None = None
     mine: Any = None
     try:
-        hosted = HostedShards.read(kept, rank, ranks, service.total_shards)
+        hosted = HostedShards.read(kept, part.number, part.count, service.total_shards)
         mine = hosted.told()
     except Exception as error:
         failure, mine = error, f"{type(error).__name__}: {error}"
@@ -208,4 +208,4 @@ def _of_shards(service: Any, kept: dict[str, Any]) -> tuple[dict[str, Any], int]
     if failed:
         raise RankError("not all ranks can load the checkpoint, and all end:\n  " + "\n  ".join(failed))
     assert hosted is not None
-    return hosted.state(told, service.agreed_position), hosted.step
+    return hosted.state(told[: part.count], service.agreed_position), hosted.step  # further ranks host the same

@@ -32,7 +32,7 @@ class SavedLoader(Counted[T]):
 
     Each ``for`` loop is the next epoch, and samplers with ``set_epoch`` are told it. The state is the position after
     the last batch that was received, as bytes: one key for a ``DataLoader``; one for each shard with ``total_shards``,
-    which any number of ranks that divides them loads; else one for each rank. A rank saves its own without asking
+    which any number of ranks loads; else one for each rank. A rank saves its own without asking
     others. All ranks save at the same step, and load together.
 
     Raises: TypeError for what is no loader of torchpipe's; StateError and StateMismatchError as the loader does, and

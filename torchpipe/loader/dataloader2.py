@@ -248,7 +248,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         from the state, unless ``allow_pickle`` is set for buffered items that only pickle can rebuild.
 
         With several ranks, it is the state that the same rank of as many has saved, or the one state of all ranks, of
-        a run of any number of them that divides the shards; all ranks load alike.
+        a run of any number of them; all ranks load alike.
 
         Raises: StateMismatchError if the state belongs to another graph, shard count, rank or version (both are shown);
         UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
@@ -259,8 +259,9 @@ class DataLoader2(Viewable, Generic[T_co]):
             state_dict,
             self._run.graph_text,
             Place(
-                rank=service.rank,
-                world_size=service.world_size,
+                rank=service.part.number,
+                world_size=service.part.count,
+                turns=service.part.turns,
                 num_shards=self._run.fixed_num_shards,
                 common=self._run.common,
                 agreed=service.agreed_position,

@@ -49,7 +49,7 @@ class Run:
     def fixed_num_shards(self) -> int | None:
         """The number of shards of this rank, if the user has fixed it."""
         service = self.service
-        return service.fixed_num_shards if service.total_shards is None else service.total_shards // service.world_size
+        return service.fixed_num_shards if service.total_shards is None else service.total_shards // service.part.count
 
     @property
     def num_shards(self) -> int:
@@ -77,13 +77,15 @@ class Run:
         return self.seed
 
     def epoch(self, seed: int, epoch: int) -> Epoch:
-        service = self.service
+        check_count("rank", self.service.rank, at_least=0)
+        check_count("world_size", self.service.world_size, at_least=1)
+        part = self.service.part
         return Epoch(
             seed=seed,
             epoch=epoch,
             num_shards=check_count("num_shards", self.num_shards, at_least=1),
-            rank=check_count("rank", service.rank, at_least=0),
-            world_size=check_count("world_size", service.world_size, at_least=1),
+            rank=part.number,
+            world_size=part.count,
         )
 
     def begin(self, numbers: Epoch, state: LoaderState | None) -> tuple[Epoch, NodeIterator[Any]]:
@@ -103,7 +105,7 @@ class Run:
 
     def own_state(self, position: LoaderState) -> dict[str, Any]:
         """The flat dict of this rank's position."""
-        return position.to_dict(self.graph_text, common=self.common)
+        return position.to_dict(self.graph_text, common=self.common, turns=self.service.part.turns)
 
     def tell_opaque(self, state: dict[str, Any]) -> dict[str, Any]:
         """``state``, once it has been warned of what in it only pickle can rebuild."""

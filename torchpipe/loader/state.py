@@ -11,14 +11,15 @@ from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
 from torchpipe.node.fingerprint import first_argument, first_difference
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
-from torchpipe.state.ranks import deal, merge
+from torchpipe.state.ranks import deal, is_of_agreement, merge
 
 __all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "Place", "state_of_all"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a loader is that takes up a state: rank ``rank`` of ``world_size``.
+    """What a loader is that takes up a state: it has the shards of rank ``rank`` of ``world_size``, and ``turns`` ranks
+    take turns at their items.
 
     ``num_shards``: how many it must have, if that is fixed. ``common``: are its shards those of the run, whoever hosts
     them? ``agreed``: how far the epoch is on this rank, if so many items of each rank's shards are behind it.
@@ -26,6 +27,7 @@ class Place:
 
     rank: int = 0
     world_size: int = 1
+    turns: int = 1
     num_shards: int | None = None
     common: bool = True
     agreed: Callable[[list[int]], int] = min
@@ -52,9 +54,11 @@ class LoaderState(Epoch):
         """``numbers``: those of the epoch, by name."""
         return cls(**(more | numbers))
 
-    def to_dict(self, graph_text: str, *, common: bool = True) -> dict[str, Any]:
-        """The flat dict that users keep; its keys never depend on the position."""
-        numbers = self.identity | {"delivered": self.delivered}
+    def to_dict(self, graph_text: str, *, common: bool = True, turns: int = 1) -> dict[str, Any]:
+        """The flat dict that users keep; its keys never depend on the position. So many ranks take ``turns`` at the
+        shards' items: the dict counts those of all.
+        """
+        numbers = self.identity | {"delivered": self.delivered * turns}
         return FlatState(graph=graph_text, numbers=numbers, position=self.position, common=common).to_dict()
 
     @classmethod
@@ -68,9 +72,12 @@ class LoaderState(Epoch):
             raise StateMismatchError(_graph_difference(flat.graph, graph_text))
         numbers = flat.numbers
         theirs, ours = (numbers["rank"], numbers["world_size"]), (place.rank, place.world_size)
+        if theirs == (0, 1) and is_of_agreement(flat.position) and (place.turns == 1 or theirs != ours):
+            flat = FlatState.read(merge([state]), allow_pickle=allow_pickle)  # without what that rank alone repeats
+            numbers = flat.numbers
         if theirs == ours:
             _check_shards(numbers["num_shards"], place)
-            return cls.of(numbers, position=flat.position)
+            return cls.of(numbers | {"delivered": numbers["delivered"] // place.turns}, position=flat.position)
         if theirs != (0, 1):
             raise StateMismatchError(
                 f"the state was saved by rank {theirs[0]} of {theirs[1]}, this loader is rank {ours[0]} of {ours[1]}: "
@@ -93,14 +100,14 @@ def _dealt(flat: FlatState, place: Place, origin: str) -> LoaderState:
         fits = ", ".join(str(ranks) for ranks in range(1, total + 1) if total % ranks == 0)[:200]
         raise StateMismatchError(
             f"the state has {total} shards, which {world} ranks cannot host in equal parts: run as many ranks as "
-            f"divide them ({fits})"
+            f"divide them ({fits}), or give the reading service total_shards={total}, which any number can host"
         )
     shards = total // world
     _check_shards(shards, place, total)
     position, delivered = flat.position, flat.numbers["delivered"]
     if position is not None:
         parts, each = deal(position, total, world)
-        position, delivered = parts[place.rank], place.agreed(each)
+        position, delivered = parts[place.rank], place.agreed(each) // place.turns
     numbers = flat.numbers | {"rank": place.rank, "world_size": world, "num_shards": shards, "delivered": delivered}
     return LoaderState.of(numbers, position=position, origin=origin)
 

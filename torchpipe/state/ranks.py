@@ -1,14 +1,14 @@
 """One state of all ranks, and a rank's part of it. Runs in the user's process; asks nobody.
 
 A run of w ranks with s shards each has w * s shards: shard j of rank r is number ``r + w * j`` among them. The one
-state is that of a single process with so many shards, so it is free of ranks, and any number of ranks that divides it
-can take it up. Within a position, the merges of shards (``rotation``) are what can be joined and dealt; what lies over
-them (a device stage, functions without state) has no position of its own.
+state is that of a single process with so many shards, so it is free of ranks, and any number of them can take it up: of
+4 shards on 6 ranks, ranks 0, 2 and 4 host shards 0 and 2, and each has the state of "rank 0 of 2". Within a position,
+the merges of shards (``rotation``) are what can be joined and dealt; what lies over them (a device stage, functions
+without state) has no position of its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from torchpipe.state.cursor import Cursor
 from torchpipe.state.flat import FlatState, damaged, shown
 from torchpipe.state.rotation import Rotation
 
-__all__ = ["deal", "delivered_position", "joined_position", "merge", "with_rotations"]
+__all__ = ["deal", "delivered_position", "is_of_agreement", "joined_position", "merge", "with_rotations"]
 
 _SAME = ("fingerprint", "seed", "epoch", "num_shards", "world_size")
 _BESIDE = {"shapes"}  # what a device stage has noted of the first batch
@@ -31,13 +31,16 @@ Position = dict[str, Any]
 def merge(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the states that the ranks of a run have saved, each its own, into the one state of all of them.
 
-    What ``state_dict(states="all")`` gives, made of files. It loads under any number of ranks that divides the number
-    of all shards, and in a single process. The ranks may stand at different positions of an epoch: each shard goes on
-    where it stood, those that are behind first. Nothing that is in the states is run.
+    What ``state_dict(states="all")`` gives, made of files. It loads in a single process, under any number of ranks that
+    divides the number of all shards, and under any other with ``total_shards`` of the reading service. The ranks may
+    stand at different positions of an epoch: each shard goes on where it stood, those that are behind first. Nothing
+    that is in the states is run.
 
-    Raises: StateMismatchError for ranks that are missing or there twice, for states of different runs, graphs, epochs
-    or numbers of shards, and for those of a graph that divides ranks apart from shards; StateError for what is no
-    state, and where a node after the shards holds items of its own.
+    Of ranks that host the same shards, one state will do; several must be equally far.
+
+    Raises: StateMismatchError for ranks that are missing, for states of different runs, graphs, epochs or numbers of
+    shards, and for those of a graph that divides ranks apart from shards; StateError for what is no state, and where a
+    node after the shards holds items of its own.
     """
     given = list(states)
     if not given:
@@ -50,9 +53,9 @@ def merge(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     read = [FlatState.read(state, keep_opaque=True) for state in given]
     _check_together(given)
     world = given[0]["world_size"]
-    if world == 1:
+    if world == 1 and not is_of_agreement(read[0].position):
         return dict(given[0])
-    parts = sorted(read, key=lambda part: part.numbers["rank"])
+    parts = [part for _, part in sorted({part.numbers["rank"]: part for part in read}.items())]
     if not all(part.common for part in parts):
         raise StateMismatchError(
             "these states cannot be merged: the graph divides among ranks apart from shards (SHARDING_PRIORITIES, "
@@ -78,13 +81,16 @@ def _check_together(states: Sequence[Mapping[str, Any]]) -> None:
                 "have saved in one epoch"
             )
     world = states[0]["world_size"]
-    counted = Counter(state["rank"] for state in states)
-    twice = [str(rank) for rank, count in sorted(counted.items()) if count > 1]
-    if twice:
-        raise StateMismatchError(
-            f"the state of rank {', '.join(twice)} of {world} was given more than once: give each rank's own"
-        )
-    missing = [str(rank) for rank in range(min(world, 1 << 16)) if rank not in counted]
+    positions: dict[int, set[int]] = {}
+    for state in states:
+        positions.setdefault(state["rank"], set()).add(state["delivered"])
+    for rank, different in positions.items():
+        if len(different) > 1:
+            raise StateMismatchError(
+                f"rank {rank} of {world} has states after {' and '.join(map(str, sorted(different)))} items: give the "
+                "states that all ranks have saved at the same step"
+            )
+    missing = [str(rank) for rank in range(min(world, 1 << 16)) if rank not in positions]
     if missing:
         raise StateMismatchError(
             f"the state of rank {', '.join(missing[:20])} of {world} is missing: give the states of all ranks, or "
@@ -113,9 +119,14 @@ def joined_position(positions: list[Position | None], shards: int) -> Position |
     return with_rotations(delivered_position(template), lambda _: next(joined))
 
 
+def is_of_agreement(position: Position | None) -> bool:
+    """True if it is the position of a rank that repeats items, until others have ended too."""
+    return position is not None and "agreement" in position
+
+
 def delivered_position(position: Position) -> Position:
     """The position of the items delivered, of a rank that may have repeated one since."""
-    if "agreement" not in position:
+    if not is_of_agreement(position):
         return position
     after = position.get("after")
     if type(after) is not list or len(after) != 1 or type(after[0]) is not dict:
