@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.laws.executors import make_service
 from tests.services.ranks import FixedRank
 from tests.state.forging import sealed, tagged
 from torchpipe import DataLoader2, SnapshotPolicy
-from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.errors import LargeStateWarning, StateError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState, Place
@@ -257,3 +258,27 @@ def test_a_state_that_would_not_load_is_not_saved() -> None:
                 loader.state_dict()
     with pytest.raises(TypeError, match=r"would load: rank is np.int64\(0\)"):
         FlatState(graph="", numbers=dict.fromkeys(NUMBERS, 1) | {"rank": np.int64(0)}).to_dict()
+
+
+def _thirty_megabytes(number: int) -> bytes:
+    return bytes([number]) * 30_000_000
+
+
+def test_L5_a_large_state_is_told_once_with_the_node_that_fills_it() -> None:
+    """By a state taken before the first item, in mid-epoch, and again."""
+    graph = IterableWrapper(range(8)).sharding_filter().map(_thirty_megabytes).shuffle(buffer_size=3).batch(1)
+    with DataLoader2(
+        graph, reading_service=InProcessReadingService(num_shards=2, policy=partial(SnapshotPolicy, every=1))
+    ) as loader:
+        assert loader.stats().state_bytes is None
+        iterator = iter(loader)
+        small = loader.state_dict()
+        assert loader.stats().state_bytes == len(small["payload"]) < 10_000
+        next(iterator)
+        next(iterator)
+        with pytest.warns(LargeStateWarning, match=r"^the state has \d+ MB: .*Shuffler holds, \d+ MB in each of 2"):
+            state = loader.state_dict()
+        assert loader.stats().state_bytes == len(state["payload"]) > 100_000_000
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            iterator.state_dict()

@@ -9,6 +9,7 @@ __all__ = [
     "GraphError",
     "ItemChangedError",
     "IteratorInvalidated",
+    "LargeStateWarning",
     "NotSerializableError",
     "OpaqueStateWarning",
     "RankError",
@@ -97,6 +98,10 @@ class ReplicatedSourceWarning(UserWarning):
 
 class SharedShardsWarning(UserWarning):
     """The ranks do not divide the shards, and several run the same ones. Rank 0 gives it when a loader is built."""
+
+
+class LargeStateWarning(UserWarning):
+    """A state has more than 100 MB, since a node holds large items. Given once, when the state is saved."""
 
 
 class UnevenWarning(UserWarning):

@@ -229,7 +229,7 @@ class DataLoader2(Viewable, Generic[T_co]):
             state = state_of_all(self._own_state, self._run.seed is not None, self.reading_service.gather)
         else:
             state = self._own_state()
-        return self._run.tell_opaque(state)
+        return self._run.tell(state)
 
     def _own_state(self) -> dict[str, Any]:
         position = self._epochs.position(self._start)

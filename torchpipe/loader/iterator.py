@@ -261,7 +261,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
         This rank's. The loader's own, when the ``for`` loop has ended, is the start of the next epoch instead.
         """
-        return self._run.tell_opaque(self._run.own_state(self._pass.position()))
+        return self._run.tell(self._run.own_state(self._pass.position()))
 
     @property
     def alone(self) -> Run:

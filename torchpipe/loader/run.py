@@ -16,6 +16,7 @@ from torchpipe.graph import describe_graph
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.loader.single_consumer import Hold
 from torchpipe.loader.state import LoaderState
+from torchpipe.loader.state_size import StateSizes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
@@ -37,6 +38,7 @@ class Run:
         self.graph_text = describe_graph(graph)
         self.common = True  # True if this rank's shards are those of the run, whoever hosts them
         self._opaque = OpaqueWarnings()
+        self._sizes = StateSizes()
         self.adopted_num_shards: int | None = None  # from a state
         self.seed: int | None = None  # none drawn or given yet
         self.seeded = False  # by the user
@@ -107,9 +109,10 @@ class Run:
         """The flat dict of this rank's position."""
         return position.to_dict(self.graph_text, common=self.common, turns=self.service.part.turns)
 
-    def tell_opaque(self, state: dict[str, Any]) -> dict[str, Any]:
-        """``state``, once it has been warned of what in it only pickle can rebuild."""
+    def tell(self, state: dict[str, Any]) -> dict[str, Any]:
+        """``state``, once it has been warned of what in it only pickle can rebuild, and of its size."""
         self._opaque.tell(state["payload"])
+        self._sizes.note(state, self.graph)
         return state
 
     def length(self) -> int:
@@ -128,7 +131,8 @@ class Run:
     def stats(self) -> LoaderStats:
         """What is known of the epoch that was observed last."""
         service = self.service
-        return as_stats(self.observed, service.figures(), self.total(), self.num_shards, service.world_size)
+        stats = as_stats(self.observed, service.figures(), self.total(), self.num_shards, service.world_size)
+        return replace(stats, state_bytes=self._sizes.last_bytes)
 
     def tell_left_over(self, left: LeftOver | None) -> None:
         """What the end of an epoch has left out, of which rank 0 warns once; all have it in their ``stats()``."""

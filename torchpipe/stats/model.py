@@ -279,6 +279,7 @@ class LoaderStats(_Data):
     dispatcher: bool = False  # has the dispatch section a process of its own, where there are workers? no: a sampler
     restarts: int = 0  # processes that died and were replaced, in the service's whole life
     longest_dispatch_buffer: int = 0  # dispatched items that waited for one shard while others starved, at most
+    state_bytes: int | None = None  # of the state that was saved last; None before the first one
     left_over: int = 0  # items that the end of an epoch with uneven="drop" has left out, of all ranks: at least so many
     consumer: ConsumerStats = ConsumerStats()
     merges: tuple[MergeStats, ...] = ()
