@@ -32,7 +32,7 @@ from reading_services import (
     SequentialReadingService,
 )
 from torchpipe import DataLoader, DataLoader2
-from torchpipe.integrations._ranks import check_place, group_of_place
+from torchpipe.integrations._ranks import check_position, group_of_position
 from torchpipe.integrations.dcp import SavedLoader
 from torchpipe.iter import IterableWrapper
 
@@ -143,7 +143,7 @@ def kept(mesh: Any) -> Any:
 def places(mesh: Any) -> Any:
     """A trainer that says dp_rank and dp_world_size, and no mesh: the group it makes, and what fits it."""
     rank, ranks = mesh.get_local_rank("dp"), mesh["dp"].size()
-    group = group_of_place(rank, ranks)
+    group = group_of_position(rank, ranks)
     fitting = {
         "group": DataLoader2(graph(), reading_service=DistributedReadingService(group)),
         "ordinal": DataLoader2(graph(), reading_service=OrdinalReadingService(0, rank, ranks)),
@@ -157,10 +157,10 @@ def places(mesh: Any) -> Any:
         "torch's way": DataLoader(graph()),
     }
     errors = [
-        [_error_of(lambda loader=loader: check_place(loader, rank, ranks)) for loader in loaders.values()]
+        [_error_of(lambda loader=loader: check_position(loader, rank, ranks)) for loader in loaders.values()]
         for loaders in (fitting, others)
     ]
-    unequal = _error_of(lambda: group_of_place(min(dist.get_rank(), 2), 3))
+    unequal = _error_of(lambda: group_of_position(min(dist.get_rank(), 2), 3))
     return [dist.get_process_group_ranks(group), *errors, unequal]
 
 

@@ -13,13 +13,13 @@ class Bell:
 
     def __init__(self) -> None:
         self.awaited = False  # said first; then who waits looks once more whether it has to
-        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._signals: SimpleQueue[None] = SimpleQueue()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         if self.awaited:
-            self._rings.put(None)
+            self._signals.put(None)
 
     def hear(self, at_most_s: float) -> None:
         """Wait for a ring, perhaps for one that came before."""
         with suppress(Empty):
-            self._rings.get(timeout=at_most_s)
+            self._signals.get(timeout=at_most_s)

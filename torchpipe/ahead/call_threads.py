@@ -159,7 +159,7 @@ class CallThreads:
     def interrupt(self) -> None:
         """Make a wait in another thread end at once, and all later ones, until :meth:`resume`. Thread-safe."""
         self._interrupted = True
-        self._bell.ring()
+        self._bell.notify()
 
     def resume(self) -> None:
         self._interrupted = False
@@ -200,12 +200,12 @@ def _run(begin: Begin, calls: _Calls, bell: Bell) -> None:
         while (call := calls.get()) is not None:
             call.run(broken)
             del call  # its result is the consumer's
-            bell.ring()
+            bell.notify()
     finally:
         if end is not None:
             end()
         _refuse_rest(calls)
-        bell.ring()
+        bell.notify()
 
 
 def _refuse_rest(calls: _Calls) -> None:

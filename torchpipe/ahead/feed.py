@@ -51,7 +51,7 @@ class Snapshots:
         self.holders = None if self._marked is None else Holders(self._marked)
         self._policy = policy
         self._name = name
-        self._told = False
+        self._warned = False
 
     def after_item(self) -> Snapshot | None:
         if self._marked is not None:
@@ -67,9 +67,9 @@ class Snapshots:
         except StateError as error:
             # The older cursor stays true: a restore from it drops more items.
             _log.log(
-                logging.DEBUG if self._told else logging.WARNING, "%s keeps an older snapshot: %s", self._name, error
+                logging.DEBUG if self._warned else logging.WARNING, "%s keeps an older snapshot: %s", self._name, error
             )
-            self._told = True
+            self._warned = True
             return None
         finally:
             self._policy.end()

@@ -26,5 +26,5 @@ def free_on_nodes() -> dict[str, dict[str, float]]:
 
 def has_process(actor: Any) -> bool:
     """Has the actor found room on a node, so that a process is there for it, or was?"""
-    told = state.state.actor_table(actor._actor_id.hex())
-    return bool(told.get("Pid", 0)) or told.get("State") in ("ALIVE", "DEAD")
+    actor_state = state.state.actor_table(actor._actor_id.hex())
+    return bool(actor_state.get("Pid", 0)) or actor_state.get("State") in ("ALIVE", "DEAD")

@@ -87,7 +87,7 @@ def ending_what_fails(workers: Dealing, *, keeps: bool) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Delivered:
     """What has been handed out. Replaced as a whole: an interrupt finds that of before a batch, or of after it.
 
     ``number``: batches before which all are past; ``done``: those from there on that are; of workers with states, the
@@ -99,16 +99,16 @@ class _Place:
     cursors: tuple[Cursor, ...] | None
     again: tuple[tuple[Any, ...], ...]
 
-    def made(self, lane: int, entry: Any, snapshot: bytes | None) -> _Place:
+    def made(self, lane: int, entry: Any, snapshot: bytes | None) -> _Delivered:
         """After worker ``lane`` made one; ``snapshot``, if there is one, is of after it."""
         if self.cursors is None:
             return self
         cursors, again = list(self.cursors), list(self.again)
         cursors[lane] = cursors[lane].after(1, snapshot)
         again[lane] = (*again[lane], entry) if snapshot is None else ()
-        return _Place(self.number, self.done, tuple(cursors), tuple(again))
+        return _Delivered(self.number, self.done, tuple(cursors), tuple(again))
 
-    def past(self, batch: int) -> _Place:
+    def past(self, batch: int) -> _Delivered:
         """After ``batch`` was handed out, and is not to come again."""
         number, done = self.number, self.done
         if batch != number or done:
@@ -118,7 +118,7 @@ class _Place:
                 number += 1
         else:
             number += 1
-        return _Place(number, done, self.cursors, self.again)
+        return _Delivered(number, done, self.cursors, self.again)
 
 
 class DealtBatches(Batches):
@@ -155,14 +155,14 @@ class DealtBatches(Batches):
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
         self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and what was dealt
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
-        self._place = _Place(
+        self._delivered = _Delivered(
             order.number,
             frozenset(position.get("done", ())),
             None if positions is None else tuple(item.cursor for item in positions),
             tuple(map(tuple, position.get("again") or [()] * lanes)),
         )
         self._failed: int | None = None  # the batch that was handed out last, if it has raised: it is not yet past
-        self._skip = set(self._place.done)  # those that the sampler has not come to
+        self._skip = set(self._delivered.done)  # those that the sampler has not come to
         # With a device stage, which takes so many batches ahead in another thread
         self._taken_ahead = 0 if loader.device is None else loader.device_prefetch
         self._has_turns = Bell()
@@ -171,14 +171,14 @@ class DealtBatches(Batches):
 
     @property
     def number(self) -> int:
-        return self._place.number
+        return self._delivered.number
 
     def position(self) -> dict[str, Any]:
-        place = self._place
-        position: dict[str, Any] = {"done": sorted(place.done)} if place.done else {}
-        if place.cursors is not None:
-            position["lanes"] = [cursor.to_state() for cursor in place.cursors]
-            position["again"] = [list(entries) for entries in place.again]
+        delivered = self._delivered
+        position: dict[str, Any] = {"done": sorted(delivered.done)} if delivered.done else {}
+        if delivered.cursors is not None:
+            position["lanes"] = [cursor.to_state() for cursor in delivered.cursors]
+            position["again"] = [list(entries) for entries in delivered.again]
         return position
 
     @property
@@ -190,12 +190,14 @@ class DealtBatches(Batches):
         return (MergeStats(wait_s=self.clock.waited_s(), shard_wait_s=tuple(self._lane_s), rebuild_s=rebuild_s),)
 
     def figures(self) -> ServiceFigures:
-        told = self._workers.figures()
-        return replace(told, workers=self._workers.num_workers, nodes=self._steps.rows(told.made.get("shard", ())))
+        figures = self._workers.figures()
+        return replace(
+            figures, workers=self._workers.num_workers, nodes=self._steps.rows(figures.made.get("shard", ()))
+        )
 
     def interrupt(self) -> None:
         self._interrupted = True
-        self._has_turns.ring()
+        self._has_turns.notify()
         self._workers.interrupt()
 
     def deal_more(self) -> None:
@@ -214,19 +216,19 @@ class DealtBatches(Batches):
     def take(self) -> Any:
         failed, self._failed = self._failed, None
         if failed is not None:
-            self._place = self._place.past(failed)
+            self._delivered = self._delivered.past(failed)
         lane = self._next_lane()
         chunk, dealt = self._chunks[lane], self._dealt[lane]
         batch, (number, entry) = chunk.items[-1], dealt[0]
-        place = self._place.made(lane, entry, chunk.snapshot if len(chunk.items) == 1 else None)
+        delivered = self._delivered.made(lane, entry, chunk.snapshot if len(chunk.items) == 1 else None)
         if isinstance(batch, Failure):
             failed = number
         else:
-            failed, place = None, place.past(number)
+            failed, delivered = None, delivered.past(number)
         chunk.items.pop()
         dealt.popleft()
         self._turns.popleft()  # out of order, they only count
-        self._place, self._failed = place, failed
+        self._delivered, self._failed = delivered, failed
         if not (self._order.may_run_ahead or self._over or self._taken_ahead):
             self.clock.begin_wait()
             self._deal(1)
@@ -344,7 +346,7 @@ class DealtBatches(Batches):
         # Last: a device stage's thread takes what it finds here
         self._turns.extend(turns)
         self._over = over
-        self._has_turns.ring()
+        self._has_turns.notify()
 
     def _rooms(self) -> list[int]:
         """How many batches more each worker should be dealt."""

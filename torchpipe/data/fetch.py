@@ -79,20 +79,22 @@ class TimedFetch(Fetch):
         self._sheet = sheet
         self._sizes = (Sizing(sheet, READING), Sizing(sheet, COLLATING))
         self._unseen = [1, 1]  # items, of reading and of collating, until one is looked at
-        self._apart = False  # True if samples are slow enough to be timed each by itself
+        self._one_by_one = False  # True if samples are slow enough to be timed each by itself
 
     def __call__(self, indices: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
         clock, sheet, step = perf_counter_ns, self._sheet, READING
         try:
             began = clock()
-            if self._apart:
+            if self._one_by_one:
                 samples = self._read_each(indices)
             else:
                 samples = self.read(indices)
                 count = len(indices) if self.batched else 1
                 took = clock() - began
                 sheet.note(READING, took, max(1, count))
-                self._apart = took > _SLOW_NS * count and self.batched and not hasattr(self.dataset, "__getitems__")
+                self._one_by_one = (
+                    took > _SLOW_NS * count and self.batched and not hasattr(self.dataset, "__getitems__")
+                )
                 self._size(READING, samples, count)
             step, began = COLLATING, clock()
             batch = (collate_fn or self.collate_fn)(samples)
@@ -191,8 +193,8 @@ def make_worker_info(worker: int, num_workers: int, seed: int, dataset: Any, **m
     """torch's ``WorkerInfo``, as ``torch.utils.data.get_worker_info()`` returns it. ``more``: what newer torch has."""
     kind = WorkerInfo
     more = {**thread_info.thread_fields(), **more}
-    known = {item.name for item in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else more.keys()
-    fitting = {name: value for name, value in more.items() if name in known}
+    fields = {item.name for item in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else more.keys()
+    fitting = {name: value for name, value in more.items() if name in fields}
     return kind(id=worker, num_workers=num_workers, seed=seed, dataset=dataset, **fitting)
 
 

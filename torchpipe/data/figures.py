@@ -70,8 +70,8 @@ def _planned(loader: Any) -> ServiceFigures:
     if not workers:
         return ServiceFigures(nodes=nodes)
     context: Any = loader.multiprocessing_context
-    known = torch.multiprocessing.get_start_method(allow_none=True) or torch.multiprocessing.get_all_start_methods()[0]
-    method = known if context is None else context.get_start_method()
+    found = torch.multiprocessing.get_start_method(allow_none=True) or torch.multiprocessing.get_all_start_methods()[0]
+    method = found if context is None else context.get_start_method()
     if loader.worker_method != "multiprocessing":
         method = "thread" if loader.worker_method == "thread" else "ray"
     return ServiceFigures(workers=workers, method=method, nodes=nodes)
@@ -97,10 +97,10 @@ class Steps:
 
     def rows(self, made: Sequence[Made]) -> tuple[NodeStats, ...]:
         """With what workers, or this process, have noted."""
-        known = self._rows
+        found = self._rows
         if made:
-            known = with_figures(self._rows, {READING: _DATASET, COLLATING: _COLLATE}, (_COLLATE,), made)  # type: ignore[assignment]
-        return (self._of_sampler(), *known)
+            found = with_figures(self._rows, {READING: _DATASET, COLLATING: _COLLATE}, (_COLLATE,), made)  # type: ignore[assignment]
+        return (self._of_sampler(), *found)
 
     def _of_sampler(self) -> NodeStats:
         if not self.asked:

@@ -128,7 +128,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             raise
         if isinstance(batch, Failure):
             raise batch.rebuild()
-        if self._order is not None and self._order.keeps_places:
+        if self._order is not None and self._order.keeps_positions:
             self._order.forget_before(self.delivered)
         self._num_yielded += 1
         if self._pins is not None:
@@ -164,9 +164,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         order, now = (None, None) if self._order is None else self._order.state(delivered)
         return Position(epoch=self.epoch, delivered=delivered, order=order, batches=batches, now=now)
 
-    def last_place(self) -> Any:
+    def last_position(self) -> Any:
         """Of the sampler, if it has a state of its own and the epoch has ended."""
-        return self._order.last_place() if self.finished and self._order is not None else None
+        return self._order.last_position() if self.finished and self._order is not None else None
 
     def lanes(self) -> list[Cursor] | None:
         """Where the datasets stand, if they keep anything and the next epoch begins there: those of workers that
@@ -277,7 +277,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         over = self._over  # which another thread may change before the lock is had
         if over or self._guard.pid != os.getpid():
             return
-        with self._alone():
+        with self._with_guard():
             if self._over:
                 return
             parks = parks and not self._invalid
@@ -289,18 +289,18 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._release()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _with_guard(self) -> Iterator[None]:
         """Nobody takes a batch meanwhile. Who waits for one in another thread is interrupted, and 5 s are waited for
         that thread to notice: it may be inside the user's code, from where it comes back to an epoch that is over.
         """
-        alone = self._guard.lock.acquire(blocking=False)
-        if not alone:
+        held = self._guard.lock.acquire(blocking=False)
+        if not held:
             (self._batches if self._stage is None else self._stage).interrupt()
-            alone = self._guard.lock.acquire(timeout=_YIELD_S)
+            held = self._guard.lock.acquire(timeout=_YIELD_S)
         try:
             yield
         finally:
-            if alone:
+            if held:
                 self._guard.lock.release()
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -24,11 +24,19 @@ from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
-from torchpipe.data.known_names import KnownToTools
+from torchpipe.data.names_for_tools import NamesForTools
+from torchpipe.data.order.between_epochs import (
+    between_epochs,
+    check_between_epochs,
+    check_seeding,
+    forget,
+    keep_division,
+    keep_start,
+    restore,
+)
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.order.standing import adopt, check_seeding, check_standing, forget, keep_start, restore, standing
 from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.stateful import is_stateful_loaders, position_of
@@ -58,7 +66,7 @@ Seeding: TypeAlias = Literal["batch", "torch"]
 OnDeath: TypeAlias = Literal["restart", "raise"]
 
 
-class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
+class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
     """torch's ``DataLoader``: same arguments, same order of samples; resumes exactly, and survives killed workers.
 
     All arguments up to ``in_order`` are torch's, and mean what they mean there. The sampler runs in this process and
@@ -202,11 +210,11 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
-        self._known_samplers = self._samplers_now()
+        self._last_samplers = self._samplers_now()
         self._bound_to_collate = describe_bound(self.collate_fn)  # now: a callable object may change while it is used
         self._sampler_end: Any = None  # how its last pass leads to the next one, if it has a state of its own
         self._sampler_loaded = False  # True once it stands there
-        self._adopted: tuple[int, bool] | None = (
+        self._saved_division: tuple[int, bool] | None = (
             None  # of a state: how many divide an iterable dataset, and True if they are workers
         )
         self._lanes: list[Cursor] | None = None  # where the datasets of workers that persist stood then, if they tell
@@ -222,9 +230,9 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     @property
     def _samplers(self) -> Samplers:
-        if not self._is_iterable and self._known_samplers.sampler is not self._index_sampler:
-            self._known_samplers = self._samplers_now()  # somebody has put another one in its place
-        return self._known_samplers
+        if not self._is_iterable and self._last_samplers.sampler is not self._index_sampler:
+            self._last_samplers = self._samplers_now()  # somebody has put another one in its place
+        return self._last_samplers
 
     def _samplers_now(self) -> Samplers:
         sampler = () if self._is_iterable else self._index_sampler
@@ -233,7 +241,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     @property
     def _division(self) -> tuple[int, bool]:
         """Among how many an iterable dataset is divided, and are these workers? It belongs to the stream, and stays."""
-        return self._adopted or (max(1, self.num_workers), self.num_workers > 0)
+        return self._saved_division or (max(1, self.num_workers), self.num_workers > 0)
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
@@ -288,7 +296,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if start is None:
             return
         changed = [
-            new for new, old in zip(self._samplers.told_epochs(), start["epochs"]) if old is not None and new != old
+            new for new, old in zip(self._samplers.given_epochs(), start["epochs"]) if old is not None and new != old
         ]
         if changed and type(changed[0]) is int:
             self.set_epoch(changed[0])
@@ -357,8 +365,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             sheet = NodeSheet.local(2) if self.measuring else None
             seeded = epoch if self.worker_seeding == "batch" else None
             return order, LocalBatches(order, fetch, seeded, position, steps=Steps(self), sheet=sheet)
-        place: Any = threads if self.worker_method == "thread" else processes
-        return order, place.begin_dealt(self, order, fetch, epoch, position)
+        engine: Any = threads if self.worker_method == "thread" else processes
+        return order, engine.begin_dealt(self, order, fetch, epoch, position)
 
     def _own_order(self, saved: Position | None) -> Order:
         if saved is not None and saved.order is not None:
@@ -388,7 +396,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             iterator.give_up()
             position = iterator.position()
             self._epochs.park(iterator, lambda: position)
-        self._sampler_end = last = iterator.last_place()
+        self._sampler_end = last = iterator.last_position()
         self._sampler_loaded = last is not None and "after" in last
         self._lanes = iterator.lanes()
 
@@ -422,7 +430,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
                 position = replace(position, now=self._samplers.now())
             if position.order is None:
                 begun = position.epoch > 0 or self._epochs.begun
-                position = replace(position, standing=standing(self, begun=begun))
+                position = replace(position, between_epochs=between_epochs(self, begun=begun))
             return replace(position, batches=of_rank(position.batches, self._index_sampler))
 
     @untraced
@@ -444,7 +452,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)
             check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
             if position.order is None:
-                check_standing(self, position.standing)
+                check_between_epochs(self, position.between_epochs)
             elif self._ranked is not None:
                 check_ranked(self._ranked, position.order)
             else:
@@ -469,9 +477,9 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             put_back(self._samplers, position.now)
         if (start := (position.order or {}).get("start")) is not None:
             self._samplers.tell_epochs(start["epochs"])
-        restore(self, position.order, position.standing)
-        if (known := saved_shards(position.batches if self._is_iterable else None)) is not None:
-            adopt(self, *known)
+        restore(self, position.order, position.between_epochs)
+        if (division := saved_shards(position.batches if self._is_iterable else None)) is not None:
+            keep_division(self, *division)
 
     @untraced
     def shutdown(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.data.iterable import saved_shards
-from torchpipe.data.order.samplers import parts_of, place_of
+from torchpipe.data.order.samplers import parts_of, ranks_of_sampler
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import stored_count
 from torchpipe.state import Cursor, decode, encode, from_text
@@ -24,15 +24,15 @@ KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
 class Position:
     """``delivered`` batches of ``epoch`` have been handed out; ``order`` and ``batches`` tell how to go on.
 
-    The rest of the epoch may be empty. Without ``order`` and ``batches`` the epoch has not begun, and ``standing`` is
-    what it takes over. ``now``: where the generators stand that epochs' seeds and orders may be drawn from.
+    The rest of the epoch may be empty. Without ``order`` and ``batches`` the epoch has not begun, and ``between_epochs``
+    is what it takes over. ``now``: where the generators stand that epochs' seeds and orders may be drawn from.
     """
 
     epoch: int
     delivered: int
     order: dict[str, Any] | None = None
     batches: dict[str, Any] | None = None
-    standing: dict[str, Any] | None = None
+    between_epochs: dict[str, Any] | None = None
     now: dict[str, Any] | None = None
 
 
@@ -66,7 +66,7 @@ def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
             "numbers": numbers,
             "order": position.order,
             "batches": position.batches,
-            "standing": position.standing,
+            "standing": position.between_epochs,
             "now": position.now,
         }
     )
@@ -101,21 +101,21 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
         delivered=state["delivered"],
         order=payload["order"],
         batches=payload["batches"],
-        standing=payload["standing"],
+        between_epochs=payload["standing"],
         now=payload["now"],
     )
 
 
 def of_rank(batches: dict[str, Any] | None, sampler: Any) -> dict[str, Any] | None:
     """What there is besides a count of batches is a rank's own, where a sampler divides: say whose."""
-    ranks, rank = place_of(parts_of(sampler))
+    ranks, rank = ranks_of_sampler(parts_of(sampler))
     return batches | {"rank": rank} if batches and ranks > 1 else batches
 
 
 def check_position(position: Position, iterable: bool, num_workers: int, sampler: Any = None) -> None:
     """Raises: StateError where the parts of ``position`` do not go together, or not with such a loader."""
     batches = position.batches or {}
-    here = place_of(parts_of(sampler))[1]
+    here = ranks_of_sampler(parts_of(sampler))[1]
     if batches.get("rank", here) != here:
         raise StateMismatchError(
             f"the state is that of rank {shown(batches['rank'])}, and this is rank {here}: with in_order=False, "

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import RandomSampler
 
 from torchpipe.data.order.samplers import DRAW_FROM_NOBODY, MOST_SEED, Samplers
-from torchpipe.data.order.sampling import OwnPlace, is_computed
+from torchpipe.data.order.sampling import SamplerPosition, is_computed
 from torchpipe.data.position import Position
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
@@ -36,11 +36,11 @@ def is_stateful_loaders(state: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Saved:
-    """What a state says, wherever it says it. ``known``: the batches before the sampler's own state was taken."""
+    """What a state says, wherever it says it. ``sampler_at``: the batches before the sampler's own state was taken."""
 
     delivered: int
     finished: bool
-    known: int
+    sampler_at: int
     index_sampler: Any
     sampler_iter: Any
     base_seed: int | None
@@ -71,11 +71,13 @@ def position_of(state: Mapping[str, Any], loader: Any) -> Position:
 
 def _read(state: Mapping[str, Any]) -> _Saved:
     if "_snapshot" not in state:
-        known = _count(state["_sampler_iter_yielded"])
+        sampler_at = _count(state["_sampler_iter_yielded"])
         return _Saved(
-            delivered=max(_count(state["_num_yielded"]), known),  # it is less after a batch that raised: that is over
+            delivered=max(
+                _count(state["_num_yielded"]), sampler_at
+            ),  # it is less after a batch that raised: that is over
             finished=state.get("_iterator_finished") is True,
-            known=known,
+            sampler_at=sampler_at,
             index_sampler=state.get("_index_sampler_state"),
             sampler_iter=state.get("_sampler_iter_state"),
             base_seed=None,
@@ -89,7 +91,7 @@ def _read(state: Mapping[str, Any]) -> _Saved:
     return _Saved(
         delivered=_count(snapshot["_snapshot_step"]) + _count(state["_steps_since_snapshot"]),
         finished=state.get("_iterator_finished") is True,
-        known=_count(snapshot["_snapshot_step"]),
+        sampler_at=_count(snapshot["_snapshot_step"]),
         index_sampler=main.get("_index_sampler_state"),
         sampler_iter=main.get("_sampler_iter_state"),
         base_seed=stored_count(main, "_base_seed", MOST_SEED),
@@ -124,12 +126,12 @@ def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
     if value is None and isinstance(saved.sampler_iter, Mapping):
         value = saved.sampler_iter.get("sampler_state")
     if value is not None:
-        return state | {"start": None, "sampler": _place(saved, value)}
+        return state | {"start": None, "sampler": _position(saved, value)}
     if drawn_by is not None:
         return state | {"start": _start(loader._samplers, drawn_by)}
     torchdatas = isinstance(saved.sampler_iter, Mapping) and "samples_yielded" in saved.sampler_iter
     if saved.sampler_iter is not None and not torchdatas:
-        return state | {"start": None, "sampler": _place(saved, saved.sampler_iter)}
+        return state | {"start": None, "sampler": _position(saved, saved.sampler_iter)}
     if torchdatas and "sampler_iter_state" in saved.sampler_iter:
         raise StateError(
             "the state has the state of an iterator of your sampler inside a batch sampler, where it cannot be put: "
@@ -140,9 +142,9 @@ def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
     return state | {"start": None}
 
 
-def _place(saved: _Saved, state: Any) -> OwnPlace:
+def _position(saved: _Saved, state: Any) -> SamplerPosition:
     """``after``: the state is one of after a batch, the epoch's last one perhaps."""
-    return {"state": state, "ends": False, "skip": saved.delivered - saved.known, "after": True}
+    return {"state": state, "ends": False, "skip": saved.delivered - saved.sampler_at, "after": True}
 
 
 def _generator(saved: _Saved) -> Any:
@@ -180,9 +182,9 @@ def _ended(saved: _Saved, loader: Any) -> Position:
         generator.set_state(drawn_by)
         torch.randperm(len(loader.dataset), generator=generator, device="cpu")
         states[0] = generator.get_state()
-    standing = {} if saved.dataset is None else {"dataset": saved.dataset}
+    between_epochs = {} if saved.dataset is None else {"dataset": saved.dataset}
     now = {"generators": states}
-    return Position(epoch=loader._epochs.epoch + 1, delivered=0, standing=standing, now=now)
+    return Position(epoch=loader._epochs.epoch + 1, delivered=0, between_epochs=between_epochs, now=now)
 
 
 def _tell_unknown(kind: str) -> None:
@@ -204,11 +206,11 @@ def _dataset(saved: _Saved, loader: Any) -> dict[str, Any] | None:
         return None
     if saved.workers is None and loader.num_workers == 0:
         return {"dataset": saved.dataset}
-    if saved.workers is None or len(saved.workers) != loader.num_workers or saved.known != saved.delivered:
+    if saved.workers is None or len(saved.workers) != loader.num_workers or saved.sampler_at != saved.delivered:
         raise StateError(
             f"the state has a state of the dataset from each of {len(saved.workers or ())} workers, at batch "
-            f"{saved.known} of {saved.delivered}, and this loader has num_workers={loader.num_workers}: load it with "
-            "as many, and save it with snapshot_every_n_steps=1"
+            f"{saved.sampler_at} of {saved.delivered}, and this loader has num_workers={loader.num_workers}: load it "
+            "with as many, and save it with snapshot_every_n_steps=1"
         )
     counts = [len(range(worker, saved.delivered, len(states))) for worker in range(len(states))]
     return {"lanes": [_lane(state, count).to_state() for state, count in zip(states, counts)]}
@@ -233,14 +235,14 @@ def _of_iterable(saved: _Saved, loader: Any) -> Position:
         [{"dataset_state": saved.dataset, "fetcher_state": saved.fetcher}] if saved.workers is None else saved.workers
     )
     begins = [_begin(part or {}) for part in parts]
-    told = any(begin[name] is not None for begin in begins for name in ("dataset", "iterator"))
-    known = saved.known if told else 0  # else it is iterated from its start
+    has_states = any(begin[name] is not None for begin in begins for name in ("dataset", "iterator"))
+    sampler_at = saved.sampler_at if has_states else 0  # else it is iterated from its start
     lanes = len(begins)
-    live = [lane for lane in range(lanes) if not (told and begins[lane]["ended"])]
-    counts = [len(range(lane, known, lanes)) for lane in range(lanes)]
-    turn = sum(lane <= saved.last_worker for lane in live) % max(1, len(live)) if told else 0
+    live = [lane for lane in range(lanes) if not (has_states and begins[lane]["ended"])]
+    counts = [len(range(lane, sampler_at, lanes)) for lane in range(lanes)]
+    turn = sum(lane <= saved.last_worker for lane in live) % max(1, len(live)) if has_states else 0
     cursors = [Cursor(None, 0, count).to_state() for count in counts]
-    if not told and saved.delivered:
+    if not has_states and saved.delivered:
         warnings.warn(
             f"the state has nothing of the dataset but a count: {saved.delivered} batches are made and dropped to "
             "resume. Give the dataset or its iterator state_dict() and load_state_dict() to resume at once",
@@ -249,14 +251,14 @@ def _of_iterable(saved: _Saved, loader: Any) -> Position:
         )
     return Position(
         epoch=loader._epochs.epoch,
-        delivered=known,
+        delivered=sampler_at,
         batches={
             "stream": {"live": live, "turn": turn, "counts": counts, "shards": cursors},
             "shards": lanes,
             "workers": workers > 0,
             "seed": fresh_seed() if saved.base_seed is None else saved.base_seed,
-            "drop": saved.delivered - known,
-            "begins": begins if told else None,
+            "drop": saved.delivered - sampler_at,
+            "begins": begins if has_states else None,
         },
     )
 

@@ -53,10 +53,10 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     loader._base_seed = seed
     service.measuring = loader.measuring
     # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch
-    alone = isinstance(dataset, TorchIterDataPipe) and not isinstance(dataset, IterDataPipe)
+    of_torch = isinstance(dataset, TorchIterDataPipe) and not isinstance(dataset, IterDataPipe)
     start = EpochStart(
         seed=seed,
-        epoch=0 if alone else epoch,
+        epoch=0 if of_torch else epoch,
         num_shards=shards,
         rank=rank,
         world_size=world_size,
@@ -127,8 +127,8 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         kept=None if workers else loader._samplers.dataset,
     )
     if loader.num_workers:
-        place: Any = thread_shards if loader.worker_method == "thread" else processes
-        service: Any = place.iterable_service(loader, shards, dataset, seed)
+        engine: Any = thread_shards if loader.worker_method == "thread" else processes
+        service: Any = engine.iterable_service(loader, shards, dataset, seed)
     else:
         init = InitWorker(loader.worker_init_fn, dataset, seed, copies=True, here=True) if workers else None
         own_states = workers or loader.worker_seeding == "batch"

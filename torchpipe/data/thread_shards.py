@@ -148,22 +148,22 @@ class ThreadReadingService(ShardedReadingService):
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy.never if users else SnapshotPolicy
         producers = {}
         generators = [BatchGenerators() for _ in self._beginnings]
-        for place in positions:
-            spec = start.spec(place.shard)
-            thread = place.shard % len(generators)
+        for position in positions:
+            spec = start.spec(position.shard)
+            thread = position.shard % len(generators)
             trace = self._measured().trace_shard() if self.measuring else None
             shard = Shard(
                 self._graphs.of(spec),
                 spec,
-                branch=place.branch,
+                branch=position.branch,
                 policy=policy,
                 manage_random=False,
                 trace=trace,
                 on_left_out=partial(self._tell_left_out, spec.shard),
             )
             self._measured().follow(shard)
-            producers[place.lane] = _Producer(
-                shard, place, start, generators[thread], partial(self._times.during, thread)
+            producers[position.lane] = _Producer(
+                shard, position, start, generators[thread], partial(self._times.during, thread)
             )
         begins = [partial(beginning, drawn) for beginning, drawn in zip(self._beginnings, generators)]
         return ThreadShards(producers, CallThreads(THREAD_NAME, begins), window=self._window, timeout_s=self._timeout_s)
@@ -175,18 +175,18 @@ class _Producer:
     def __init__(
         self,
         shard: Shard,
-        place: ShardPosition,
+        position: ShardPosition,
         start: EpochStart,
         generators: BatchGenerators,
         during: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._shard = shard
-        self._place = place
+        self._position = position
         self._start = start
         self._generators = generators
         self._during = during
         self._begun = False
-        self.number = place.shard
+        self.number = position.shard
 
     def produce(self) -> Chunk:
         """The next item."""
@@ -196,8 +196,8 @@ class _Producer:
     def _produce(self) -> Chunk:
         if not self._begun:
             self._begun = True
-            cursor = self._place.cursor
-            self._shard.start(Cursor(cursor.snapshot, 0), self._place.count - cursor.skip)
+            cursor = self._position.cursor
+            self._shard.start(Cursor(cursor.snapshot, 0), self._position.count - cursor.skip)
             for _ in range(cursor.skip):
                 chunk = self._next()
                 if not chunk.items or chunk.error is not None:

@@ -17,7 +17,7 @@ from torchpipe.device.tree import children, path_of, tensors_in
 __all__ = ["Sharding", "check_rank", "check_specs", "specs_for", "specs_in"]
 
 _MAX_WARNINGS = 16
-_told: set[tuple[int, Any]] = set()  # what this process has been warned of: once, not in each epoch
+_warned: set[tuple[int, Any]] = set()  # what this process has been warned of: once, not in each epoch
 
 _log = logging.getLogger("torchpipe")
 
@@ -90,8 +90,8 @@ def _fitting(tensor: torch.Tensor, spec: Any, batch: Any) -> Any:
     partition = tuple(spec.partition_spec)
     if tensor.dim() >= len(partition):
         return spec
-    if (tensor.dim(), partition) not in _told and len(_told) < _MAX_WARNINGS:
-        _told.add((tensor.dim(), partition))
+    if (tensor.dim(), partition) not in _warned and len(_warned) < _MAX_WARNINGS:
+        _warned.add((tensor.dim(), partition))
         _log.warning(
             "%s has %d dimensions, fewer than the one spec %r of its batch: it is copied to every device. Give "
             "input_sharding as a tree like the batch to divide it (torchpipe.device.Sharding(mesh, ('data',)) for "

@@ -101,24 +101,24 @@ def _rebuilt(
 ) -> Any:
     """``value`` with what ``made`` has in the place of its parts. ``inside`` says of the containers around it whether
     they have been found in themselves."""
-    known = id(value)
-    if known in made:
-        return made[known]
-    if known in inside:
-        inside[known] = True
+    identity = id(value)
+    if identity in made:
+        return made[identity]
+    if identity in inside:
+        inside[identity] = True
         return value
-    if type(value) in PLAIN or known not in parts:
+    if type(value) in PLAIN or identity not in parts:
         return value
-    inside[known] = False
-    new = [(key, _rebuilt(part, where + name, made, parts, inside)) for key, name, part in parts[known][1]]
-    in_itself = inside.pop(known)
-    if all(fresh is part for (_, fresh), (_, _, part) in zip(new, parts[known][1])):
-        made[known] = value
+    inside[identity] = False
+    new = [(key, _rebuilt(part, where + name, made, parts, inside)) for key, name, part in parts[identity][1]]
+    in_itself = inside.pop(identity)
+    if all(fresh is part for (_, fresh), (_, _, part) in zip(new, parts[identity][1])):
+        made[identity] = value
         return value
     if in_itself:
         raise ValueError(
             f"{where}, of type {type(value).__name__}, contains itself and tensors: no copy can be made of it with "
             "other tensors. Take the reference to itself out in a map() before to_device()"
         )
-    made[known] = changed_copy(value, new, where)
-    return made[known]
+    made[identity] = changed_copy(value, new, where)
+    return made[identity]

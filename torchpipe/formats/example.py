@@ -69,33 +69,33 @@ def example_parser(spec: Mapping[str, tuple[Sequence[int], Any]] | None) -> Call
 
 def _fields(data: Any) -> Iterator[tuple[int, Any]]:
     """(number, value) of the fields of a message."""
-    place, end = 0, len(_bytes(data))
-    while place < end:
-        key, place = _varint(data, place)
+    offset, end = 0, len(_bytes(data))
+    while offset < end:
+        key, offset = _varint(data, offset)
         kind = key & 7
         if kind == _VARINT:
-            value, place = _varint(data, place)
+            value, offset = _varint(data, offset)
         else:
             if kind == _BYTES:
-                length, place = _varint(data, place)
+                length, offset = _varint(data, offset)
             elif kind in (_EIGHT, _FOUR):
                 length = 8 if kind == _EIGHT else 4
             else:
                 raise ValueError(f"no tf.train.Example: a field of type {kind}")
-            if length > end - place:
-                raise ValueError(f"no tf.train.Example: a field of {length} bytes where {end - place} are left")
-            value = data[place : place + length]
-            place += length
+            if length > end - offset:
+                raise ValueError(f"no tf.train.Example: a field of {length} bytes where {end - offset} are left")
+            value = data[offset : offset + length]
+            offset += length
         yield key >> 3, value
 
 
-def _varint(data: Any, place: int) -> tuple[int, int]:
+def _varint(data: Any, offset: int) -> tuple[int, int]:
     value = shift = 0
-    for byte in data[place : place + _MOST_VARINT_BYTES]:
+    for byte in data[offset : offset + _MOST_VARINT_BYTES]:
         value |= (byte & 127) << shift
-        place += 1
+        offset += 1
         if byte < 128:
-            return value, place
+            return value, offset
         shift += 7
     raise ValueError("no tf.train.Example: a number that does not end")
 
@@ -145,9 +145,9 @@ def _integers(value: Any) -> Any:
     if len(lengths) and lengths.max() > _MOST_VARINT_BYTES:
         raise ValueError("no tf.train.Example: a number of more than 64 bits")
     numbers = np.zeros(len(ends), np.uint64)
-    for place in range(int(lengths.max()) if len(lengths) else 0):
-        has = lengths > place
-        numbers[has] |= (data[starts[has] + place] & 127).astype(np.uint64) << np.uint64(7 * place)
+    for offset in range(int(lengths.max()) if len(lengths) else 0):
+        has = lengths > offset
+        numbers[has] |= (data[starts[has] + offset] & 127).astype(np.uint64) << np.uint64(7 * offset)
     return numbers.view(np.int64)
 
 
@@ -174,4 +174,4 @@ def _nested(values: Sequence[bytes], shape: Sequence[int]) -> Any:
     if not shape:
         return values[0]
     step = len(values) // shape[0] if shape[0] else 0
-    return [_nested(values[place * step : (place + 1) * step], shape[1:]) for place in range(shape[0])]
+    return [_nested(values[index * step : (index + 1) * step], shape[1:]) for index in range(shape[0])]

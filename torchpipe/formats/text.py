@@ -46,9 +46,9 @@ def check_decoding(encoding: str, errors: str | None, strict: bool) -> tuple[str
     Raises: LookupError for an encoding, or a way to treat errors, that Python does not have.
     """
     errors = ("strict" if strict else "ignore") if errors is None else errors
-    for name, known, value in (("encoding", codecs.lookup, encoding), ("errors", codecs.lookup_error, errors)):
+    for name, look_up, value in (("encoding", codecs.lookup, encoding), ("errors", codecs.lookup_error, errors)):
         try:
-            known(value)
+            look_up(value)
         except (LookupError, TypeError, ValueError) as error:
             what = "an encoding" if name == "encoding" else "a way to treat errors, such as 'strict' or 'ignore',"
             raise LookupError(f"{name} must be {what} that Python has, got {value!r}: {error}") from None

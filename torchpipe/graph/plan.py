@@ -147,15 +147,15 @@ def _cuts(root: DataPipe, nodes: list[DataPipe], in_main: set[int]) -> list[Data
 
 def _dispatch(cuts: list[DataPipe]) -> tuple[DataPipe | None, int]:
     """The first node that stands after every dispatching one, on all paths, and its branch; None if there are none."""
-    branches = [place for place, cut in enumerate(cuts) if any(traits_of(node).dispatches for node in walk(cut))]
+    branches = [index for index, cut in enumerate(cuts) if any(traits_of(node).dispatches for node in walk(cut))]
     if not branches:
         return None, 0
     if len(branches) > 1:
-        names = ", ".join(node_name(cuts[place]) for place in branches)
+        names = ", ".join(node_name(cuts[index]) for index in branches)
         raise GraphError(
             f"{len(branches)} branches that meet only in the main process ({names}) each have a "
-            "sharding_round_robin_dispatch: what is dispatched comes once an epoch, from one place. Join the branches "
-            "(zip, concat) before they are dispatched, or use sharding_filter() in all but one"
+            "sharding_round_robin_dispatch: what is dispatched comes once an epoch, from one process. Join the "
+            "branches (zip, concat) before they are dispatched, or use sharding_filter() in all but one"
         )
     cut = cuts[branches[0]]
     for candidate in walk(cut):
@@ -193,7 +193,7 @@ def _check_read_once(root: DataPipe, item: DataPipe, what: str) -> None:
 
 
 def _check_shared(nodes: list[DataPipe], parts: list[list[DataPipe]]) -> None:
-    """One pass over a node that several share runs in one place."""
+    """One pass over a node that several share runs in one process."""
     for node in nodes:
         if traits_of(node).shared and sum(any(item is node for item in part) for part in parts) > 1:
             raise GraphError(

@@ -62,7 +62,7 @@ class KeysIterator(NodeIterator[T]):
         if self._held is None:
             self._held = self._keys()
         data, keys = self._data, self._held
-        return self.drawing(self.with_retries(lambda place: data[keys[place]]))
+        return self.drawing(self.with_retries(lambda index: data[keys[index]]))
 
     def current(self) -> object:
         return self.position - 1
@@ -84,6 +84,6 @@ class KeysIterator(NodeIterator[T]):
     def run(self) -> Iterator[T]:
         first = self.position + (self._part - self.position) % self._parts
         read: Callable[[Any], Any] = int if self._yields_positions else self._reader()
-        for place in range(first, self._length, self._parts):
-            self.position = place + 1
-            yield read(place)
+        for index in range(first, self._length, self._parts):
+            self.position = index + 1
+            yield read(index)

@@ -70,8 +70,8 @@ class _Ordered(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._order)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self._keys[int(self._order[place])]
+    def __getitem__(self, index: Any) -> Any:
+        return self._keys[int(self._order[index])]
 
 
 class ShuffledKeys(KeysIterator[T]):

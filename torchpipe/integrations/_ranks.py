@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
-from torchpipe.data.order.samplers import parts_of, place_of
+from torchpipe.data.order.samplers import parts_of, ranks_of_sampler
 from torchpipe.data.ranks.batches import RankedSampler
 from torchpipe.data.ranks.graph import ranks_of
 from torchpipe.errors import RankError, StateError, StateMismatchError
@@ -24,8 +24,8 @@ from torchpipe.state import decode, encode, merge
 from torchpipe.state.shards import HostedShards, shard_states
 
 __all__ = [
-    "check_place",
-    "group_of_place",
+    "check_position",
+    "group_of_position",
     "keys_of",
     "own_part",
     "own_state",
@@ -43,7 +43,7 @@ def _parts_that_divide(loader: Any) -> list[Any]:
     return [loader.dataset, *parts_of(loader.sampler), *parts_of(loader.batch_sampler)]
 
 
-def group_of_place(rank: int, ranks: int) -> dist.ProcessGroup:
+def group_of_position(rank: int, ranks: int) -> dist.ProcessGroup:
     """The processes that divide data with this one, where each knows its number ``rank`` of ``ranks`` and no mesh.
 
     Processes with the same number are peers, in groups of their own, and pair up in the order of their global ranks.
@@ -51,13 +51,17 @@ def group_of_place(rank: int, ranks: int) -> dist.ProcessGroup:
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("there is no process group yet: call torch.distributed.init_process_group(...) before")
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, (rank, ranks))
-    peers = [[member for member, (number, _) in enumerate(told) if number == part] for part in range(ranks)]
-    if {theirs for _, theirs in told} != {ranks} or sum(map(len, peers)) < len(told) or len(set(map(len, peers))) > 1:
-        places = ", ".join(f"rank {member}: {number} of {theirs}" for member, (number, theirs) in enumerate(told))
+    answers: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(answers, (rank, ranks))
+    peers = [[member for member, (number, _) in enumerate(answers) if number == part] for part in range(ranks)]
+    if (
+        {theirs for _, theirs in answers} != {ranks}
+        or sum(map(len, peers)) < len(answers)
+        or len(set(map(len, peers))) > 1
+    ):
+        positions = ", ".join(f"rank {member}: {number} of {theirs}" for member, (number, theirs) in enumerate(answers))
         raise RankError(
-            f"the processes do not divide data into equal parts ({places}): give each its place in one mesh"
+            f"the processes do not divide data into equal parts ({positions}): give each its position in one mesh"
         )
     columns = [list(column) for column in zip(*peers)]
     group: dist.ProcessGroup
@@ -65,22 +69,22 @@ def group_of_place(rank: int, ranks: int) -> dist.ProcessGroup:
     return group
 
 
-def check_place(loader: Any, rank: int, ranks: int) -> None:
+def check_position(loader: Any, rank: int, ranks: int) -> None:
     """Raises: ValueError for a loader that divides data in another way than the trainer does."""
     if isinstance(loader, DataLoader2):
         service = loader.reading_service
-        known, place = service.names_ranks, (service.rank, service.world_size)
+        divides, position = service.names_ranks, (service.rank, service.world_size)
     else:
         parts = _parts_that_divide(loader)
-        known, place = any(hasattr(part, "num_replicas") for part in parts), place_of(parts)[::-1]
+        divides, position = any(hasattr(part, "num_replicas") for part in parts), ranks_of_sampler(parts)[::-1]
         if isinstance(loader._plain_dataset(), IterDataPipe):
-            known, place = True, ranks_of(loader._plain_dataset())
-    if known and place != (rank, ranks):
+            divides, position = True, ranks_of(loader._plain_dataset())
+    if divides and position != (rank, ranks):
         raise ValueError(
             f"the trainer divides data among dp_world_size={ranks} and this process is dp_rank={rank}, but the loader "
-            f"is rank {place[0]} of {place[1]}: peers of tensor, context or pipeline parallelism would have different "
-            "batches, or ranks the same ones. Give the loader these ranks: DistributedReadingService(self.dp_group), "
-            "DataLoader(..., distributed=self.dp_group), or a sampler or OrdinalReadingService of dp_rank and "
+            f"is rank {position[0]} of {position[1]}: peers of tensor, context or pipeline parallelism would have "
+            "different batches, or ranks the same ones. Give the loader these ranks: "
+            "DistributedReadingService(self.dp_group), DataLoader(..., distributed=self.dp_group), or a sampler or OrdinalReadingService of dp_rank and "
             "dp_world_size"
         )
 
@@ -93,7 +97,7 @@ def warn_undivided(loader: Any) -> None:
         divided = loader.reading_service.names_ranks
     else:
         chain = _parts_that_divide(loader)
-        divided = place_of(chain)[0] > 1 or any(hasattr(part, "rank") for part in chain)
+        divided = ranks_of_sampler(chain)[0] > 1 or any(hasattr(part, "rank") for part in chain)
     if not divided:
         warnings.warn(
             f"there are {dist.get_world_size()} ranks, and each has all the data: give a DataLoader a sampler that "

@@ -30,8 +30,8 @@ def prepare(
     ``device_placement``: move batches to the accelerator's device; by default, as the accelerator does.
     Raises: TypeError for what is no loader of torchpipe's.
     """
-    place = accelerator.device_placement if device_placement is None else device_placement
-    prepared = PreparedLoader(accelerator, Counted(loader, unused=lambda: prepared.holds), place)
+    moves = accelerator.device_placement if device_placement is None else device_placement
+    prepared = PreparedLoader(accelerator, Counted(loader, unused=lambda: prepared.holds), moves)
     accelerator.register_for_checkpointing(prepared)
     return prepared
 
@@ -43,12 +43,12 @@ class PreparedLoader(DataLoaderStateMixin):
     to know that, which the state does not count. ``remainder`` is not known (-1): ``gather_for_metrics`` drops nothing.
     """
 
-    def __init__(self, accelerator: Accelerator, counted: Counted[Any], place: bool) -> None:
+    def __init__(self, accelerator: Accelerator, counted: Counted[Any], moves: bool) -> None:
         self.gradient_state = GradientState()
         self.holds = 0  # batches that have been taken ahead
         self._accelerator = accelerator
         self._counted = counted
-        self._place = place
+        self._moves = moves
 
     @property
     def epoch(self) -> int:
@@ -67,12 +67,12 @@ class PreparedLoader(DataLoaderStateMixin):
         batches = iter(self._counted)
         self.begin()
         try:
-            for batch in self._told_of_the_last(batches):
-                yield send_to_device(batch, self._accelerator.device) if self._place else batch
+            for batch in self._marking_the_last(batches):
+                yield send_to_device(batch, self._accelerator.device) if self._moves else batch
         finally:
             self.end()
 
-    def _told_of_the_last(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _marking_the_last(self, batches: Iterator[Any]) -> Iterator[Any]:
         batch = next(batches, _NONE)
         while batch is not _NONE:
             following = _NONE

@@ -51,8 +51,8 @@ class GraphDataset(IterableDataset[T]):
         if (rank is None) != (world_size is None):
             raise ValueError(f"rank and world_size go together, got rank={rank!r} and world_size={world_size!r}")
         if rank is None or world_size is None:
-            known = dist.is_available() and dist.is_initialized()
-            rank, world_size = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
+            distributed = dist.is_available() and dist.is_initialized()
+            rank, world_size = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
         self.world_size = check_count("world_size", world_size, at_least=1)
         self.rank = check_count("rank", rank, at_least=0, at_most=self.world_size - 1)
         self.seed = None if seed is None else check_seed(seed)
@@ -135,15 +135,15 @@ class _Share(InProcessReadingService):
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__()
-        self._place = rank, world_size
+        self._rank_and_size = rank, world_size
 
     @property
     def rank(self) -> int:
-        return self._place[0]
+        return self._rank_and_size[0]
 
     @property
     def world_size(self) -> int:
-        return self._place[1]
+        return self._rank_and_size[1]
 
 
 class GraphPass(Iterator[T]):

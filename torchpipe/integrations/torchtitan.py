@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from torchpipe.integrations._handed import AnyLoader
-from torchpipe.integrations._ranks import check_place, group_of_place
+from torchpipe.integrations._ranks import check_position, group_of_position
 from torchpipe.integrations.dcp import SavedLoader
 
 try:
@@ -44,14 +44,14 @@ class ExactDataLoader(BaseDataLoader):
 
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **given: Any) -> None:
         self.config = config
-        self._place = (dp_rank, dp_world_size)
+        self._position = (dp_rank, dp_world_size)
         self._group: dist.ProcessGroup | None = None
         self._data: SavedLoader[Batch] = SavedLoader(lambda: self._made(given))
 
     def _made(self, given: dict[str, Any]) -> AnyLoader[Batch]:
-        dp_rank, dp_world_size = self._place
+        dp_rank, dp_world_size = self._position
         loader = self.make(dp_world_size=dp_world_size, dp_rank=dp_rank, **given)
-        check_place(loader, dp_rank, dp_world_size)
+        check_position(loader, dp_rank, dp_world_size)
         return loader
 
     @property
@@ -61,7 +61,7 @@ class ExactDataLoader(BaseDataLoader):
         Made when it is first asked for, by all processes of the run.
         """
         if self._group is None:
-            self._group = group_of_place(*self._place)
+            self._group = group_of_position(*self._position)
         return self._group
 
     @abstractmethod

@@ -98,7 +98,7 @@ class _Digests:
         self._numbers = numbers  # of nodes, by id
         self._lenient = lenient
         self._around: list[int] = []  # the ids of what is being looked into
-        self._known: dict[tuple[int, bool], tuple[Any, bytes]] = {}  # by id, and kept alive so that this stays theirs
+        self._digests: dict[tuple[int, bool], tuple[Any, bytes]] = {}  # by id, and kept alive so that this stays theirs
 
     def of_node(self, node: DataPipe) -> str:
         values: Mapping[str, Any] = type(node).made_of(node) if isinstance(node, NodeProtocol) else vars(node)
@@ -134,16 +134,16 @@ class _Digests:
             return _leaf(kind.__name__, value)
         if id(value) in self._around:
             return _leaf("around", str(len(self._around) - self._around.index(id(value))))
-        known = self._known.get((id(value), files))
-        if known is not None:
-            return known[1]
+        cached = self._digests.get((id(value), files))
+        if cached is not None:
+            return cached[1]
         self._around.append(id(value))
         try:
             made = self._of_part(value, files) if kind in _ROWS + _MAPPINGS else self._of_object(value, files)
         finally:
             self._around.pop()
         if kind not in _ROWS + _MAPPINGS:  # data may have millions of these
-            self._known[id(value), files] = value, made
+            self._digests[id(value), files] = value, made
         return made
 
     def _of_part(self, value: Any, files: bool) -> bytes:

@@ -244,9 +244,9 @@ class SharedByPass:
         gathered = self._gathered.get(threading.get_ident())
         if gathered is None:
             return False
-        known = shared in gathered
+        before = shared in gathered
         gathered.setdefault(shared, set()).add(reader)
-        return known
+        return before
 
     def random_of(self, number: int, key: StreamKey) -> GlobalRandom:
         """The global random states of a node before a sharding point, which begin by ``key``."""
@@ -361,8 +361,8 @@ class Context:
         """For nodes of this graph that a pass of their own runs; others' work is that of whoever has made them."""
         trace = self.host.trace
         numbers = {graph.numbers.get(id(node), -1): self.node_id(node) for node in graph.nodes}
-        known = {inner: outer for inner, outer in numbers.items() if inner >= 0 and outer >= 0}
-        return None if trace is None or not known else _Renumbered(trace, known)
+        renumbered = {inner: outer for inner, outer in numbers.items() if inner >= 0 and outer >= 0}
+        return None if trace is None or not renumbered else _Renumbered(trace, renumbered)
 
     def for_opened(self, owner: DataPipe, root: DataPipe, number: int) -> Context:
         """The context for the graph up to ``root``, which ``owner`` has made of item ``number`` of its input.

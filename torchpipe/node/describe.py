@@ -147,8 +147,8 @@ class _Description:
             return self._within(value, lambda held: _call(held, _fields(held), lambda part: self.data(part, most)))
         if isinstance(value, _ROWS) and type(value) not in _ROWS:  # its methods are the user's
             return _sized(value)
-        known = value is None or isinstance(value, _SIMPLE + _ROWS) or _of_datasets(value)
-        return self.of(value) if known or callable(value) or is_node(value) else _sized(value)
+        by_value = value is None or isinstance(value, _SIMPLE + _ROWS) or _of_datasets(value)
+        return self.of(value) if by_value or callable(value) or is_node(value) else _sized(value)
 
     def _within(self, value: Any, describe: Callable[[Any], str]) -> str:
         if id(value) in self.around or len(self.around) > DEEP:
@@ -218,7 +218,7 @@ class _Description:
             parts = [f"{self.of(key)}: {self.data(item, _SAMPLED_WITHIN)}" for key, item in pairs]
         else:
             items = [value[position] for position in positions]
-            if all(type(item) is str and _is_place(item) for item in items):
+            if all(type(item) is str and _is_address(item) for item in items):
                 parts = list(map(repr, names_below(items)))
             else:
                 parts = [self.data(item, _SAMPLED_WITHIN) for item in items]
@@ -420,13 +420,13 @@ def _sized(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    if _is_place(text):
+    if _is_address(text):
         path = text.partition("?")[0] if "://" in text else text
         text = ".../" + path.rstrip("/").rpartition("/")[2]
     return _short(repr(text))
 
 
-def _is_place(text: str) -> bool:
+def _is_address(text: str) -> bool:
     """A path or an URL: data may lie elsewhere where a run goes on."""
     if os.path.isabs(text) or text.startswith("~"):
         return "\n" not in text

@@ -136,9 +136,7 @@ class IterMethods(Generic[T_co]):
         """
 
     def drop(self, indices: Hashable | list[Hashable]) -> IterDataPipe[Any]:
-        """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list
-        of them.
-        """
+        """Leaves out the parts ``indices`` of each item: indices of tuples and lists, keys of dicts."""
 
     def dynamic_batch(
         self,
@@ -767,7 +765,7 @@ class IterMethods(Generic[T_co]):
     def slice(
         self, index: Hashable | list[Hashable], stop: int | None = None, step: int | None = None
     ) -> IterDataPipe[Any]:
-        """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the places in a list
+        """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the indices in a list
         ``index``, in their own order; of dicts the key ``index``, or the keys in a list of them.
         """
 

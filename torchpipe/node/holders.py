@@ -21,12 +21,12 @@ class Holders:
 
     def __init__(self, root: NodeIterator[Any]) -> None:
         self._root = root
-        self._known: dict[str, str] = {}
+        self._found: dict[str, str] = {}
 
     def __call__(self, type_name: str) -> str:
-        if type_name not in self._known:
-            self._known[type_name] = self._find(type_name)
-        return self._known[type_name]
+        if type_name not in self._found:
+            self._found[type_name] = self._find(type_name)
+        return self._found[type_name]
 
     def _find(self, type_name: str) -> str:
         waiting = [self._root]
@@ -55,13 +55,13 @@ class OpaqueWarnings:
     """Warns of what a saved state holds that loads with ``allow_pickle=True`` alone: once for each node and type."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def tell(self, payload: bytes) -> None:
         """Called by a method ``state_dict``, whose caller the warning points to."""
         for note in opaque_notes(payload):
-            if note not in self._told:
-                self._told.add(note)
+            if note not in self._warned:
+                self._warned.add(note)
                 type_name, node = note
                 warnings.warn(
                     f"{f'{node} holds' if node else 'the state holds'} items of type {type_name}, which only "

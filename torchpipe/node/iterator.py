@@ -458,8 +458,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         """
         if isinstance(inner, NodeIterator) and (self.context.shared.skipping or inner.context.shared.skipping):
             with suppress(StateError):  # after an error there may be none
-                told = gathered([inner.state_dict(), self.__ended])
-                self.__ended = {LEFT_OUT: told} if told["count"] else {}
+                note = gathered([inner.state_dict(), self.__ended])
+                self.__ended = {LEFT_OUT: note} if note["count"] else {}
                 self.context.shared.skipping |= inner.context.shared.skipping
         close = getattr(inner, "close", None)
         if close is not None:
@@ -528,11 +528,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def _load_ended(self, state: dict[str, Any]) -> None:
         if _ENDED not in state:
             return
-        told = state[_ENDED]
-        if not isinstance(told, dict) or told.keys() != {LEFT_OUT} or not is_note(told[LEFT_OUT]):
-            raise StateError(f"what was left out in passes that are over is a count and texts, not {told!r:.60}")
-        self.__ended = {LEFT_OUT: gathered([told])}
-        self.context.shared.skipping.update(entry[0] for entry in told[LEFT_OUT]["noted"])
+        note = state[_ENDED]
+        if not isinstance(note, dict) or note.keys() != {LEFT_OUT} or not is_note(note[LEFT_OUT]):
+            raise StateError(f"what was left out in passes that are over is a count and texts, not {note!r:.60}")
+        self.__ended = {LEFT_OUT: gathered([note])}
+        self.context.shared.skipping.update(entry[0] for entry in note[LEFT_OUT]["noted"])
 
     def drop(self, count: int) -> Any:
         """Pull ``count`` items and forget them, but for the last one, which is returned. Raises: StateError if the

@@ -111,8 +111,8 @@ class Kept:
             if (kind in MADE and self._made.get(tuple(steps), (None,) * 3)[1] is not None and self._drawn(steps, value))
             or (kind == _VALUE and type(value) in (int, float) and tuple(steps) in self._made)
         ]
-        if found and type(self.owner) not in _told:
-            _told.add(type(self.owner))
+        if found and type(self.owner) not in _warned:
+            _warned.add(type(self.owner))
             _log.warning(
                 "iterating %s has changed %s. Each pass, so each epoch, begins from the object as it was given: if the "
                 "order is to differ in each epoch, draw it from the epoch (context.epoch, or shuffle() behind it)",
@@ -191,10 +191,10 @@ class Kept:
         return [
             f"{_path(self.owner, steps)} ({type(value).__name__})"
             for steps, value in held.items()
-            if not self._is_known(steps, value)
+            if not self._is_unchanged(steps, value)
         ]
 
-    def _is_known(self, steps: _Steps, value: Any) -> bool:
+    def _is_unchanged(self, steps: _Steps, value: Any) -> bool:
         made = self._held.get(steps, _nothing)
         if _is_followed(value):
             return type(made) is type(value)
@@ -287,7 +287,7 @@ class Kept:
 
 
 _log = logging.getLogger("torchpipe")
-_told: set[type] = set()  # classes of which it was said that a pass changes them
+_warned: set[type] = set()  # classes of which it was said that a pass changes them
 
 
 def kept_of(dataset: Any) -> Kept:
@@ -389,14 +389,14 @@ def _sampled(value: Any, most: int) -> Any:
     if isinstance(value, torch.Tensor | np.ndarray):
         try:
             size = math.prod(value.shape)
-            places = [np.unravel_index(place, value.shape) for place in _even(size, most)]
-            return str(value.dtype), tuple(value.shape), [str(value[tuple(map(int, place))]) for place in places]
+            indices = [np.unravel_index(index, value.shape) for index in _even(size, most)]
+            return str(value.dtype), tuple(value.shape), [str(value[tuple(map(int, index))]) for index in indices]
         except Exception:  # sparse ones, say
             return kind.__name__, tuple(value.shape)
     if kind in (list, tuple, deque):
-        return kind.__name__, len(value), [_sampled(value[place], 4) for place in _even(len(value), most)]
+        return kind.__name__, len(value), [_sampled(value[index], 4) for index in _even(len(value), most)]
     if kind in (str, bytes, bytearray):
-        return kind.__name__, len(value), [value[place : place + 16] for place in _even(len(value), most)]
+        return kind.__name__, len(value), [value[index : index + 16] for index in _even(len(value), most)]
     if kind in _DICTS:
         return kind.__name__, len(value), [_sampled(item, 4) for item in itertools.islice(value.items(), most)]
     if kind in (set, frozenset):
@@ -408,7 +408,7 @@ def _even(length: int, most: int) -> list[int]:
     """At most ``most`` places, the first and the last among them."""
     if length <= most:
         return list(range(length))
-    return [place * (length - 1) // (most - 1) for place in range(most)]
+    return [index * (length - 1) // (most - 1) for index in range(most)]
 
 
 # -- values ---------------------------------------------------------------------------------------------------------

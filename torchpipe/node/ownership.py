@@ -133,14 +133,14 @@ def watched(fn: Any, called: Any, node: DataPipe, own: Keeper | None, keepers: l
     warning if it changes itself and has no state.
     """
     remembered = _memory_of(fn)
-    told = remembered is None
+    warned = remembered is None
 
     @functools.wraps(fn, updated=())
     def call(*args: Any) -> Any:
-        nonlocal told
+        nonlocal warned
         result = called(*args)
-        if not told and _memory_of(fn) != remembered:
-            told = True
+        if not warned and _memory_of(fn) != remembered:
+            warned = True
             warn_user(
                 f"{callable_name(fn)} in {node_name(node)} changes its own attributes when it is called, and has no "
                 "state_dict() and load_state_dict(). If its results depend on them, the stream depends on which shards "

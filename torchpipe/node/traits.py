@@ -216,8 +216,8 @@ def traits_of(node: DataPipe) -> type[NodeProtocol]:
     cls = type(node)
     if issubclass(cls, NodeProtocol):
         return cls
-    said = {name: getattr(cls, name, default) for name, default in _DEFAULTS.items()}
-    return cast("type[NodeProtocol]", SimpleNamespace(**said))
+    declared = {name: getattr(cls, name, default) for name, default in _DEFAULTS.items()}
+    return cast("type[NodeProtocol]", SimpleNamespace(**declared))
 
 
 def runs_in_main(node: DataPipe) -> bool:
@@ -254,8 +254,8 @@ def yields_new_tensors(node: DataPipe) -> bool:
 
 def seeded(node: DataPipe) -> bool:
     """True if the loader's seed and epoch decide which items ``node`` itself gives, or in which order."""
-    said = node.seeded if isinstance(node, NodeProtocol) else getattr(node, "seeded", None)
-    return callable(getattr(type(node), "set_seed", None)) if said is None else said is True
+    declared = node.seeded if isinstance(node, NodeProtocol) else getattr(node, "seeded", None)
+    return callable(getattr(type(node), "set_seed", None)) if declared is None else declared is True
 
 
 def reads_late(node: DataPipe) -> bool:

@@ -40,7 +40,7 @@ def advise(stats: LoaderStats) -> Advice:
         return Advice(sentence=short, bottleneck="nothing")
     found = _find(stats)
     outlook = Outlook.of(stats)
-    outlook = replace(outlook, known=outlook.known and _can_foretell(stats, outlook))
+    outlook = replace(outlook, complete=outlook.complete and _can_foretell(stats, outlook))
     scales = found.bottleneck in ("workers", "node", "source", "consumer", "nothing")
     keeps_up = outlook.keeps_up() if scales else None
     predictions = outlook.predictions([1, 2, 4, 8, 16, max(1, stats.workers), keeps_up or 1]) if scales else ()
@@ -268,9 +268,9 @@ def _transport(where: str) -> _Found:
 
 def _slowest(nodes: list[NodeStats], spent_s: float = 0.0) -> NodeStats | None:
     """The node that takes the most time, if that is measured: no step without figures takes more of ``spent_s``."""
-    known = [node for node in nodes if node.self_s]
-    slowest = max(known, key=lambda node: node.self_s or 0.0, default=None)
-    rest_s = spent_s - sum(node.self_s or 0.0 for node in known)
+    measured = [node for node in nodes if node.self_s]
+    slowest = max(measured, key=lambda node: node.self_s or 0.0, default=None)
+    rest_s = spent_s - sum(node.self_s or 0.0 for node in measured)
     return None if slowest is None or (slowest.self_s or 0.0) < rest_s else slowest
 
 
@@ -303,14 +303,14 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
     if slowest is not None and slowest.repeated and stats.shards > 1:
         return _repeated_hint(stats, found, unmeasured)
     more = 2 * max(1, stats.workers)
-    gain = outlook.rate(more) / outlook.rate(max(1, stats.workers)) if outlook.known else 0.0
+    gain = outlook.rate(more) / outlook.rate(max(1, stats.workers)) if outlook.complete else 0.0
     if gain >= _WORTH:
         return (
             f"; {more} {_kind(stats)} would make {gain:.1f} times as many items.",
             f"Use num_workers={more}, or make that step cheaper.{unmeasured}",
         )
     limit = outlook.limit
-    if limit == "cores" and outlook.known and _cores_in_use(stats) > _IN_USE * stats.cores:
+    if limit == "cores" and outlook.complete and _cores_in_use(stats) > _IN_USE * stats.cores:
         return (
             f"; all {stats.cores} cores are in use, so more workers would not help.",
             f"Make that step cheaper, do it once and store the result, or use a machine with more cores.{unmeasured}",

@@ -28,14 +28,14 @@ def foretell(
     ``loop_s`` of the loop; ``stats`` tell which parts of it are done once, or by every shard. Empty if too little is
     known.
     """
-    known = Outlook.of(stats)
-    factor = item_s / max(1e-12, known.item_s)
+    measured = Outlook.of(stats)
+    factor = item_s / max(1e-12, measured.item_s)
     outlook = replace(
-        known,
-        worker_s=factor * known.worker_s,
-        repeated_s=factor * known.repeated_s,
-        main_s=factor * known.main_s,
-        once_s=factor * known.once_s,
+        measured,
+        worker_s=factor * measured.worker_s,
+        repeated_s=factor * measured.repeated_s,
+        main_s=factor * measured.main_s,
+        once_s=factor * measured.once_s,
         cpu_s=cpu_s,
         loop_s=loop_s,
     )
@@ -54,7 +54,7 @@ class Outlook:
     repeated_s: float  # what every shard does again: of each of them
     cpu_s: float | None  # of all processes
     cores: int
-    known: bool
+    complete: bool
 
     @classmethod
     def of(cls, stats: LoaderStats) -> Outlook:
@@ -78,7 +78,7 @@ class Outlook:
             repeated_s=repeated_s / made / max(1, stats.shards),
             cpu_s=_cpu_s(stats, made),
             cores=stats.cores,
-            known=busy_s > 0 and (measured or not repeated),
+            complete=busy_s > 0 and (measured or not repeated),
         )
 
     @property
@@ -119,12 +119,12 @@ class Outlook:
 
     def keeps_up(self) -> int | None:
         """With how many workers the loop hardly waits."""
-        if not self.known:
+        if not self.complete:
             return None
         return next((count for count in range(1, _MOST_WORKERS + 1) if self.rate(count) >= self._wanted), None)
 
     def predictions(self, counts: Iterable[int]) -> tuple[Prediction, ...]:
-        if not self.known:
+        if not self.complete:
             return ()
         return tuple(
             Prediction(

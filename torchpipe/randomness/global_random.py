@@ -108,7 +108,7 @@ _States = tuple[Any, numpy_generator.Numpy, torch.Tensor]
 """Of ``random``, numpy and torch; numpy's generator itself."""
 
 _owner: threading.Thread | None = None  # None: the main thread
-_told: list[bool] = []  # once it was told that a thread draws from the process's states
+_warned: list[bool] = []  # once it was told that a thread draws from the process's states
 
 
 def _states_now() -> _States:
@@ -162,12 +162,12 @@ os.register_at_fork(after_in_child=_forget_owner)
 
 def _drawing(step: Callable[[], T]) -> T:
     """What ``step`` returns, under the states that are in place. Warns, once, if it has drawn from them."""
-    if _told:
+    if _warned:
         return step()
     before = _in_place()
     result = step()
-    if _in_place() != before and not _told:
-        _told.append(True)
+    if _in_place() != before and not _warned:
+        _warned.append(True)
         warnings.warn(
             f"a loader makes items in thread {threading.current_thread().name!r}, not in {_owning().name!r}. Meanwhile "
             "random numbers are drawn from the process's generators (random, numpy or torch), which other threads draw "

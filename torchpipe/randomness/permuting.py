@@ -1,4 +1,4 @@
-"""Random orders that are computed, not stored: place by place, of any number of items, from a key.
+"""Random orders that are computed, not stored: index by index, of any number of items, from a key.
 
 Runs in every process.
 
@@ -25,7 +25,7 @@ __all__ = ["ComputedOrder"]
 _ROUNDS = 10  # this and the rest are part of the order's definition: never change them
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
-_AT_ONCE = 1024  # places computed together: 0.1 us each, where one alone takes 0.1 ms
+_AT_ONCE = 1024  # indices computed together: 0.1 us each, where one alone takes 0.1 ms
 _PURPOSE = 0x0DE2  # keeps these keys apart from those of other streams
 
 _Numbers = np.ndarray[Any, np.dtype[np.uint64]]
@@ -50,24 +50,24 @@ class ComputedOrder(Sequence[int]):
         return self._length
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[int]: ...
-    def __getitem__(self, place: int | slice) -> int | Sequence[int]:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(self._length))]
-        if not 0 <= place < self._length:
-            raise IndexError(place)
-        number, offset = divmod(place, _AT_ONCE)
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._length))]
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        number, offset = divmod(index, _AT_ONCE)
         if number != self._number:
             first = number * _AT_ONCE
-            places = np.arange(first, min(first + _AT_ONCE, self._length), dtype=np.uint64)
-            self._block, self._number = self.at(places).tolist(), number
+            indices = np.arange(first, min(first + _AT_ONCE, self._length), dtype=np.uint64)
+            self._block, self._number = self.at(indices).tolist(), number
         return self._block[offset]
 
-    def at(self, places: _Numbers) -> _Numbers:
-        """The numbers at many places at once."""
-        found = self._permuted(places)
+    def at(self, indices: _Numbers) -> _Numbers:
+        """The numbers at many indices at once."""
+        found = self._permuted(indices)
         while (outside := found >= self._length).any():
             found[outside] = self._permuted(found[outside])
         return found

@@ -162,13 +162,13 @@ class BatchSeeds:
 
     def of(self, seed: int, epoch: int, batch: int) -> tuple[int, int, int]:
         """The seeds of ``random`` (64 bits), of numpy (32, which is all that it takes) and of torch (63)."""
-        block, place = divmod(batch, self._BATCHES_AT_ONCE)
+        block, inner = divmod(batch, self._BATCHES_AT_ONCE)
         if self._named != (seed, epoch, block):
             self._named = None  # an interrupt from here on leaves the numbers anywhere
             numbers = np.random.Philox(key=_philox_key((seed, epoch)), counter=[0, 0, block, _BATCHES])
             self._drawn = numbers.random_raw(self._BATCHES_AT_ONCE * 3).tolist()
             self._named = (seed, epoch, block)
-        for_python, for_numpy, for_torch = self._drawn[3 * place : 3 * place + 3]
+        for_python, for_numpy, for_torch = self._drawn[3 * inner : 3 * inner + 3]
         return for_python, for_numpy >> 32, for_torch >> 1
 
 

@@ -71,8 +71,8 @@ def _available_bytes() -> int:
     """Memory that could be taken now, as far as the system tells."""
     try:
         with open("/proc/meminfo", "rb") as file:
-            known = dict(line.split(b":") for line in file)
-        free = int(known[b"MemAvailable"].split()[0]) * 1024
+            fields = dict(line.split(b":") for line in file)
+        free = int(fields[b"MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     left = Limits().memory_left_bytes()

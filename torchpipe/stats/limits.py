@@ -27,8 +27,8 @@ class Limits:
 
     def cores(self) -> float | None:
         """Processors, as CPU seconds to a second; None: no limit."""
-        said = [text.split() for text in self._texts("cpu.max")]
-        pairs = [(int(words[0]), int(words[1])) for words in said if len(words) == 2 and all(map(str.isdigit, words))]
+        fields = [text.split() for text in self._texts("cpu.max")]
+        pairs = [(int(words[0]), int(words[1])) for words in fields if len(words) == 2 and all(map(str.isdigit, words))]
         quotas = [quota / period for quota, period in pairs if period]
         quota, period = (_number(self._groups / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         if quota is not None and period:

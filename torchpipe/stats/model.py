@@ -303,6 +303,6 @@ def _read(kind: Any, value: Any) -> Any:
         return tuple(_read(get_args(kind)[0], item) for item in value)
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        known = {item.name for item in fields(kind)}
-        return kind(**{name: _read(hints[name], item) for name, item in value.items() if name in known})  # type: ignore[operator]
+        names = {item.name for item in fields(kind)}
+        return kind(**{name: _read(hints[name], item) for name, item in value.items() if name in names})  # type: ignore[operator]
     return value

@@ -19,7 +19,7 @@ _BUCKETS = _PARTS * (_MOST_BITS - _LEAST_BITS + 1)
 
 
 def bucket_of(nanoseconds: int) -> int:
-    """The place of a duration among a node's cells."""
+    """The index of a duration among a node's cells."""
     bits = nanoseconds.bit_length()
     if bits <= _LEAST_BITS:
         return _HISTOGRAM + _PARTS - 1

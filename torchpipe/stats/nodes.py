@@ -37,16 +37,16 @@ def with_figures(
     """
     if not any(item.figures for item in made):
         return tuple(rows)
-    by_row = {number: place for place, number in numbers.items()}
+    by_row = {number: index for index, number in numbers.items()}
     totals = {row.number: Figures() for row in rows}
     busiest: dict[int, int] = {}
     for item in made:
         own_ns = {}
         for row in rows:
-            place = by_row.get(row.number, -1)
-            if 0 <= place < len(item.figures):
-                totals[row.number].add(item.figures[place])
-                own_ns[row.number] = item.figures[place][SELF_NS]
+            index = by_row.get(row.number, -1)
+            if 0 <= index < len(item.figures):
+                totals[row.number].add(item.figures[index])
+                own_ns[row.number] = item.figures[index][SELF_NS]
         if item.busy and any(own_ns.values()):
             slowest = max(own_ns, key=lambda number: own_ns[number])
             busiest[slowest] = busiest.get(slowest, 0) + 1

@@ -69,8 +69,8 @@ class Profile(_Data):
 def _row(node: NodeProfile, counts: list[int]) -> tuple[str, ...]:
     rates = {rate.workers: rate.items_per_s for rate in node.rates}
     share = "-" if node.share is None else f"{100 * node.share:.0f} %"
-    known = (_rate(node.prefix_per_s), _rate(node.alone_per_s), *(_rate(rates.get(count)) for count in counts))
-    return (str(node.number), node.name, node.section, share, *known)
+    cells = (_rate(node.prefix_per_s), _rate(node.alone_per_s), *(_rate(rates.get(count)) for count in counts))
+    return (str(node.number), node.name, node.section, share, *cells)
 
 
 def _rate(value: float | None) -> str:

@@ -82,10 +82,10 @@ class NewEvents:
     """Each event once, as it comes; ``of`` the first figures, those that were there before."""
 
     def __init__(self) -> None:
-        self._known: frozenset[Event] = frozenset()
+        self._seen: frozenset[Event] = frozenset()
 
     def of(self, stats: LoaderStats) -> list[Event]:
         """Those of ``stats`` that the figures before did not have. What a log has forgotten does not come again."""
-        new = [event for event in stats.events if event not in self._known]
-        self._known = frozenset(stats.events)
+        new = [event for event in stats.events if event not in self._seen]
+        self._seen = frozenset(stats.events)
         return new

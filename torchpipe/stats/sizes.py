@@ -105,14 +105,14 @@ def _of_parts(parts: Collection[Any], count: int, depth: int) -> int | None:
     """The sum over ``parts``, the first of which speak for ``count`` of them."""
     if depth >= _DEEPEST:
         return None
-    known = looked = 0
+    total = looked = 0
     for part in islice(parts, _MOST_VALUES):
         size = bytes_of(part, depth + 1)
         if size is None:
             return None
-        known += size
+        total += size
         looked += 1
-    return known if looked == count else round(known * count / looked)
+    return total if looked == count else round(total * count / looked)
 
 
 def _of_file(file: Any) -> int | None:

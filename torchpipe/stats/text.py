@@ -50,10 +50,10 @@ def _events(stats: LoaderStats) -> str:
     counts: dict[str, int] = {}
     for event in stats.events:
         counts[event.kind] = counts.get(event.kind, 0) + 1
-    said = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items())
+    counted = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items())
     last = stats.events[-1]
     text = last.text if len(last.text) <= _LONGEST else last.text[: _LONGEST - 3] + "..."
-    return f"events: {said}; the last, of {last.process}: {plain(text)}"
+    return f"events: {counted}; the last, of {last.process}: {plain(text)}"
 
 
 def _loop(stats: LoaderStats) -> str:

@@ -72,7 +72,7 @@ def check_node(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReplayWarning)
         warnings.filterwarnings("ignore", message=".*changes its own attributes when it is called")
-        check.node_alone()
+        check.single_node()
         for epoch in epochs:
             check.stream(_Where(epoch, 0, 1))
         for shard in range(num_shards) if num_shards > 1 else ():
@@ -194,15 +194,15 @@ class _Check:
     # --- what is checked ---
 
     def stream(self, where: _Where) -> None:
-        expected = self.alone(where)
+        expected = self.reference(where)
         self.equal(self.open(where).take(self.limit), expected, where, "a second pass over a fresh graph")
         self.two_at_a_time(where, expected)
         self.growth(where, len(expected))
-        self.passes_apart(where, expected)
+        self.independent_passes(where, expected)
         self.laziness(where, len(expected))
         self.resuming(where, expected)
 
-    def alone(self, where: _Where) -> list[Frozen]:
+    def reference(self, where: _Where) -> list[Frozen]:
         """The items of a pass; what its classes hold has to stay as it was."""
         opened = self.open(where)
         kinds = {kind for iterator in _iterators(opened.iterator) for kind in type(iterator).__mro__}
@@ -246,7 +246,7 @@ class _Check:
             "grows=True, if it is a buffer that has not been full yet)"
         )
 
-    def passes_apart(self, where: _Where, expected: list[Frozen]) -> None:
+    def independent_passes(self, where: _Where, expected: list[Frozen]) -> None:
         node = self.factory()
         with _unchanged(node, self.name):
             self.equal(self.open(where, node).take(self.limit), expected, where, "the first pass over a node")
@@ -343,9 +343,9 @@ class _Check:
             f"{', '.join(wrong[:5])}. Keep one shard's part of the input: context.share() says which"
         )
 
-    def node_alone(self) -> None:
+    def single_node(self) -> None:
         where = _Where(0, 0, 1)
-        expected = self.alone(where)
+        expected = self.reference(where)
         self.closing(where, min(len(expected), 1))
         self.equal(
             self.open(where, _pickled(self.factory(), self.name)).take(self.limit), expected, where, "a pickled copy"

@@ -39,11 +39,11 @@ class SharedCopy(Generic[T]):
         pickled, buffers = dump_apart(_Pickler, value)
         self._open(*write_file("torchpipe-shared-copy", [pickled, *buffers]))
 
-    def _open(self, fd: int, places: Places) -> None:
-        self._fd, self._places = fd, places
+    def _open(self, fd: int, offsets: Places) -> None:
+        self._fd, self._offsets = fd, offsets
         self._close = weakref.finalize(self, _close_once, fd, os.getpid())
         self._size = os.fstat(fd).st_size
-        self._value: T = load_mapped(fd, places)
+        self._value: T = load_mapped(fd, offsets)
 
     def get(self) -> T:
         """The value; at each call the same object."""
@@ -61,10 +61,10 @@ class SharedCopy(Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         if not self._close.alive:
             raise ValueError("this SharedCopy was closed: hand it to other processes before close()")
-        return _receive, (os.getpid(), self._fd, self._size, self._places)
+        return _receive, (os.getpid(), self._fd, self._size, self._offsets)
 
 
-def _receive(pid: int, fd: int, size: int, places: Places) -> SharedCopy[Any]:
+def _receive(pid: int, fd: int, size: int, offsets: Places) -> SharedCopy[Any]:
     try:
         here = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
         if os.fstat(here).st_size != size:
@@ -76,7 +76,7 @@ def _receive(pid: int, fd: int, size: int, places: Places) -> SharedCopy[Any]:
             "ended, or closed it? It must live until others have received it, on the same host"
         ) from error
     copy: SharedCopy[Any] = SharedCopy.__new__(SharedCopy)
-    copy._open(here, places)
+    copy._open(here, offsets)
     return copy
 
 

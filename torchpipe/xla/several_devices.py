@@ -328,9 +328,9 @@ def _read_state(state: Any, loader: Any, devices: int, allow_pickle: bool) -> De
         sound = type(position.cursor) is Cursor and position.cursor.snapshot is not None
         if not (sound and position.ahead and {type(part) for part in position.ahead} == {int}):
             raise ValueError(f"no position: {position!r:.80}")
-        told = (state["devices"], state["delivered"])
-        if told != (len(position.ahead), position.delivered) or min(position.ahead) != 0:
-            raise ValueError(f"devices and delivered are {told!r:.80}, but its payload belongs to others")
+        saved = (state["devices"], state["delivered"])
+        if saved != (len(position.ahead), position.delivered) or min(position.ahead) != 0:
+            raise ValueError(f"devices and delivered are {saved!r:.80}, but its payload belongs to others")
     if stateful != is_stateful(loader):
         raise StateMismatchError(
             f"the state was saved over a {saved_over} with{'' if stateful else 'out'} state_dict(), this loader is a "

@@ -43,9 +43,9 @@ def ordinal(rank: int | None = None, world_size: int | None = None) -> Ordinal:
         raise ValueError(f"give both rank and world_size, or none of them; got rank={rank}, world_size={world_size}")
     if rank is not None and world_size is not None:
         return _checked(rank, world_size)
-    found = {name: said for name, said in _sources().items() if said.world_size > 1}
+    found = {name: source for name, source in _sources().items() if source.world_size > 1}
     if len(set(found.values())) > 1:
-        shown = ", ".join(f"{name} says {said.rank} of {said.world_size}" for name, said in found.items())
+        shown = ", ".join(f"{name} says {source.rank} of {source.world_size}" for name, source in found.items())
         raise ValueError(f"it is not clear which part of the run this is: {shown}. Give rank and world_size")
     return next(iter(found.values()), Ordinal(0, 1))
 
@@ -60,9 +60,9 @@ def _checked(rank: int, world_size: int) -> Ordinal:
 def _sources() -> Mapping[str, Ordinal]:
     found = {}
     if "torch_xla" in sys.modules:
-        said = _of_xla()
-        if said is not None:
-            found["the XLA runtime"] = said
+        source = _of_xla()
+        if source is not None:
+            found["the XLA runtime"] = source
     if dist.is_available() and dist.is_initialized():
         found["torch.distributed"] = Ordinal(dist.get_rank(), dist.get_world_size())
     environment = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")

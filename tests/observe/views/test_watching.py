@@ -22,7 +22,7 @@ from tests.warm import Warm
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.observe.views import screen as screens
-from torchpipe.observe.views.live import Pace, drawn, page, said
+from torchpipe.observe.views.live import Pace, drawn, page, progress_line
 
 COLUMNS, ROWS = 90, 24
 
@@ -348,7 +348,9 @@ def test_lines_fit_and_names_cannot_break_them() -> None:
     text = "\n".join(drawn(BUSY, 100.0, 120, color=False))
     for part in ("201 of 750 (27 %) items", "100/s", "5.49 s left", "1 restart", "Mapper(decode)", "restart: died by"):
         assert part in text
-    assert said(BUSY, 100.0).startswith("epoch 1, 201 of 750 (27 %) items, 100/s, 5.49 s left, 1 restart. You waited")
+    assert progress_line(BUSY, 100.0).startswith(
+        "epoch 1, 201 of 750 (27 %) items, 100/s, 5.49 s left, 1 restart. You waited"
+    )
     html = page(BUSY, 100.0)
     assert "<script" not in html
     assert "&lt;lambda&gt;" in html

@@ -41,7 +41,7 @@ from torchpipe.randomness.global_random import RandomStates
 from torchpipe.state import encode
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["MOST_SEED", "Samplers", "length_of", "load_into", "parts_of", "place_of", "put_back", "stands_at"]
+__all__ = ["MOST_SEED", "Samplers", "length_of", "load_into", "parts_of", "put_back", "ranks_of_sampler", "stands_at"]
 
 MOST_SEED = (1 << 63) - 1
 
@@ -51,7 +51,7 @@ _DRAW_AT_ONCE = (BatchSampler, SequentialSampler, DistributedSampler, SubsetRand
 _TORCHS = (*DRAW_FROM_NOBODY, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _CONSTANT = (list, tuple, range, np.ndarray, torch.Tensor)  # indices in a fixed order, given as a sampler
 _DATA = ("data_source", "dataset")  # attributes of samplers that are not theirs
-_TOLD = ("epoch",)  # from outside, where there is a ``set_epoch``
+_EPOCH = ("epoch",)  # from outside, where there is a ``set_epoch``
 _ROLLED = ("carried",)  # saved apart
 
 
@@ -72,7 +72,7 @@ def _attributes(part: Any) -> list[tuple[str, Any]]:
     return [] if isinstance(part, _CONSTANT) else list(getattr(part, "__dict__", {}).items())
 
 
-def place_of(parts: list[Any]) -> tuple[int, int]:
+def ranks_of_sampler(parts: list[Any]) -> tuple[int, int]:
     """(how many ranks a sampler divides among, which one this is)."""
     for part in parts:
         ranks, rank = getattr(part, "num_replicas", None), getattr(part, "rank", None)
@@ -140,14 +140,18 @@ class Samplers:
         found = [generator, *(value for part in self.parts for _, value in _attributes(part))]
         self.generators = list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
         self._made = [self._kept(part) for part in self.parts]
-        self._told = False
+        self._warned = False
         self.start: dict[str, Any] | None = None  # what there was to save before the first epoch
         self.dataset: Kept | None = None  # an iterable one that is read in this process, as it was then
 
     def _kept(self, part: Any) -> Kept | None:
         if isinstance(part, _CONSTANT):
             return None
-        names = _DATA + (_TOLD if _is_told(part) else ()) + (_ROLLED if isinstance(part, RolloverBatchSampler) else ())
+        names = (
+            _DATA
+            + (_EPOCH if _takes_epochs(part) else ())
+            + (_ROLLED if isinstance(part, RolloverBatchSampler) else ())
+        )
         return Kept(part, apart=(Sampler, Dataset), names=names, others=self.generators)
 
     @property
@@ -249,8 +253,8 @@ class Samplers:
         keeps that says itself where an epoch stands.
         """
         state: dict[str, Any] = {"now": self.now(), "parts": self.present_parts(whole=whole)}
-        state["epochs"] = self.told_epochs()
-        ranks = place_of(self.parts)[0]
+        state["epochs"] = self.given_epochs()
+        ranks = ranks_of_sampler(self.parts)[0]
         if ranks > 1:
             state["ranks"] = ranks
         if isinstance(self.sampler, RolloverBatchSampler):
@@ -288,9 +292,9 @@ class Samplers:
             if item is not self.generator:
                 item.set_state(saved)
 
-    def told_epochs(self) -> list[int | None]:
+    def given_epochs(self) -> list[int | None]:
         """The epochs' numbers that samplers were told, those that are told any."""
-        return [part.epoch if _is_told(part) else None for part in self.parts]
+        return [part.epoch if _takes_epochs(part) else None for part in self.parts]
 
     def tell_epochs(self, epochs: Iterable[Any]) -> None:
         """Each sampler that is told its epoch's number."""
@@ -304,14 +308,14 @@ class Samplers:
         unless what is done meanwhile is to last (``for_good``): then the epochs' numbers are.
         """
         before, outside = self.now(others=False), RandomStates.now()
-        told = self.told_epochs()
+        epochs = self.given_epochs()
         try:
             self.put(state, epochs=True)
             yield
         finally:
             outside.put()
             if for_good:
-                self.tell_epochs(told)
+                self.tell_epochs(epochs)
             else:
                 self.put_now({"generators": before["generators"]})
 
@@ -321,7 +325,7 @@ class Samplers:
             raise damaged("it does not say how its epoch began")
         self.check_now(state.get("now"))
         self._check_carried(state)
-        here = place_of(self.parts)[0]
+        here = ranks_of_sampler(self.parts)[0]
         if state.get("ranks", 1) != here:
             raise StateMismatchError(
                 f"the state's batches are those of a sampler that divides among {shown(state.get('ranks', 1))} ranks, "
@@ -333,7 +337,7 @@ class Samplers:
         if type(epochs) is not list or any(item is not None and type(item) is not int for item in epochs):
             raise damaged(f"its samplers' epochs are {shown(epochs)}")
         if len(epochs) != len(self.parts) or any(
-            epoch is not None and not _is_told(part) for part, epoch in zip(self.parts, epochs)
+            epoch is not None and not _takes_epochs(part) for part, epoch in zip(self.parts, epochs)
         ):
             raise StateMismatchError("the state has epochs of other samplers than this loader's")
 
@@ -367,11 +371,11 @@ class Samplers:
 
     def tell_what_is_lost(self) -> None:
         """Warn, once, of attributes that have changed and that no state can hold."""
-        if self._told or self.owner is not None:
+        if self._warned or self.owner is not None:
             return
         lost = [text for made in self._made if made is not None and not is_stateful(made.owner) for text in made.lost()]
         if lost:
-            self._told = True
+            self._warned = True
             warnings.warn(
                 f"the loader's state does not hold {', '.join(lost)}: no plain data, and not what it was when the "
                 "loader was made. If the order of samples depends on it, a resumed run goes on in another order. Give "
@@ -385,7 +389,7 @@ def _of_process(state: dict[str, Any]) -> RandomStates:
     return RandomStates.from_dict(state["others"] | {"torch": state["torch"].numpy().tobytes()})
 
 
-def _is_told(part: Any) -> bool:
+def _takes_epochs(part: Any) -> bool:
     """True if somebody else tells it the number of each epoch."""
     return callable(getattr(part, "set_epoch", None)) and type(getattr(part, "epoch", None)) is int
 

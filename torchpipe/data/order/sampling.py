@@ -25,21 +25,29 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from torchpipe.compat.torch_private import reads_whole
 from torchpipe.data.order.rollover import RolloverPass
-from torchpipe.data.order.samplers import MOST_SEED, Samplers, length_of, load_into, place_of
+from torchpipe.data.order.samplers import MOST_SEED, Samplers, length_of, load_into, ranks_of_sampler
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.describe import describe
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["Order", "OrderState", "OwnPlace", "begin_order", "check_order", "check_place", "is_computed"]
+__all__ = [
+    "Order",
+    "OrderState",
+    "SamplerPosition",
+    "begin_order",
+    "check_order",
+    "check_sampler_position",
+    "is_computed",
+]
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and where it stands."""
 
-OwnPlace = dict[str, Any]
+SamplerPosition = dict[str, Any]
 """A place in the order of a sampler that has a state of its own, as plain data: its ``state``, from which on a pass
 has to ``skip`` batches; with ``ends``, that pass is first run to its end, and the place is in the next one.
 
@@ -57,7 +65,7 @@ class Order(ABC):
 
     base_seed: int
     may_run_ahead: bool
-    keeps_places = False  # :meth:`forget_before` is of use
+    keeps_positions = False  # :meth:`forget_before` is of use
 
     def __init__(self) -> None:
         self.number = 0  # of the next batch
@@ -94,7 +102,7 @@ class Order(ABC):
         """The epoch is given up: let generators stand as if the sampler had been asked for no more batches."""
         return
 
-    def last_place(self) -> OwnPlace | None:
+    def last_position(self) -> SamplerPosition | None:
         """Of a sampler with a state of its own, how its present pass, which has ended, leads to the next one."""
         return None
 
@@ -105,7 +113,7 @@ def begin_order(
     base_seed: int | None = None,
     saved: tuple[OrderState, int] | None = None,
     loaded: bool = False,
-    last: OwnPlace | None = None,
+    last: SamplerPosition | None = None,
     moves: bool = False,
 ) -> Order:
     """The order of a new epoch, or, from ``saved`` (its state, a number of batches), the rest of one.
@@ -134,16 +142,16 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
         )
     if "start" in state:
         samplers.check(state["start"])
-        known = state.get("sampler")
-        if known is None:
+        saved = state.get("sampler")
+        if saved is None:
             stored_count(state, "asked")
             if type(state.get("digest")) is not int or type(state.get("ended")) is not bool:
                 raise damaged("it does not say which batches its sampler gave")
             samplers.check_parts(state.get("parts"))
         else:
-            check_place(known)
-            if known["skip"] > number or known.get("number") != number:
-                raise damaged(f"its sampler's state is {shown(known)}, and not of batch {number}")
+            check_sampler_position(saved)
+            if saved["skip"] > number or saved.get("number") != number:
+                raise damaged(f"its sampler's state is {shown(saved)}, and not of batch {number}")
         return
     shuffled = _is_shuffled(sampler)
     if shuffled != ("seed" in state):
@@ -161,12 +169,12 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
 _MOST_PASSES = 1 << 20  # of one batch each
 
 
-def check_place(place: Any) -> None:
+def check_sampler_position(position: Any) -> None:
     """Raises: StateError for what is no place of a sampler with a state of its own."""
-    ends = place.get("ends") if isinstance(place, dict) and "state" in place else None
+    ends = position.get("ends") if isinstance(position, dict) and "state" in position else None
     if not isinstance(ends, int) or not 0 <= ends <= _MOST_PASSES:  # once it was but yes or no
-        raise damaged(f"its sampler's place is {shown(place)}")
-    stored_count(place, "skip")
+        raise damaged(f"its sampler's position is {shown(position)}")
+    stored_count(position, "skip")
 
 
 def is_computed(sampler: Any) -> bool:
@@ -278,18 +286,20 @@ class _Sampled(Order):
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
         loaded: bool,
-        last: OwnPlace | None,
+        last: SamplerPosition | None,
         moves: bool,
     ) -> None:
         super().__init__()
         self._samplers = samplers
         self._sampler = samplers.sampler
         self.may_run_ahead = not samplers.may_draw_late
-        self._ranks, self._rank = place_of(samplers.parts)
+        self._ranks, self._rank = ranks_of_sampler(samplers.parts)
         self._process = dist.get_rank() if dist.is_available() and dist.is_initialized() else self._rank
         self._asked = _Asked()
         self._queue: deque[Any] = deque()
-        self._places: deque[tuple[int, OwnPlace]] = deque()  # (number, the sampler's place before that batch)
+        self._positions: deque[tuple[int, SamplerPosition]] = (
+            deque()
+        )  # (number, the sampler's position before that batch)
         self._left: list[torch.Tensor] = []  # where the generators stood when the sampler was asked last
         self._owner: Any = samplers.owner
         self._start: OrderState
@@ -303,9 +313,9 @@ class _Sampled(Order):
             self._resume(*saved, moves)
         if self._owner is None and is_stateful(self._iterator):
             self._owner = self._iterator
-        self.keeps_places = self._owner is not None
+        self.keeps_positions = self._owner is not None
         if saved is None and last is not None and self._owner is samplers.owner:
-            self._places.append((0, last))
+            self._positions.append((0, last))
         else:
             self._note()
 
@@ -317,11 +327,11 @@ class _Sampled(Order):
         else:
             self._start = start
         with nullcontext() if start is None else self._samplers.as_at(start, for_good=moves):
-            known = state.get("sampler")
-            if known is None:
+            saved = state.get("sampler")
+            if saved is None:
                 self._run_again(state, number)
             else:
-                self._find(known, number)
+                self._find(saved, number)
         while self._asked.batches < number:  # made out of order by another loader, whose sampler had not come so far
             try:
                 self._ask()
@@ -339,27 +349,27 @@ class _Sampled(Order):
             for _ in iter(self._sampler):
                 pass
 
-    def _find(self, place: OwnPlace, number: int) -> None:
+    def _find(self, position: SamplerPosition, number: int) -> None:
         """Go to batch ``number`` by the sampler's own state."""
-        skip, ended = place["skip"], False
+        skip, ended = position["skip"], False
         self._check_count(skip)
         if self._owner is not None:
-            load_into(self._owner, place["state"])
-            self._run_to_ends(place["ends"])
+            load_into(self._owner, position["state"])
+            self._run_to_ends(position["ends"])
             # Of another library's state: it may be that of the next epoch, which is not asked here
-            ended = place.get("after") is True and not skip and number == length_of(self._sampler)
+            ended = position.get("after") is True and not skip and number == length_of(self._sampler)
         self._begin_again()
         if ended:
             self._iterator = iter(())
         elif self._owner is None:
             if not is_stateful(self._iterator):
                 raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
-            load_into(self._iterator, place["state"])
+            load_into(self._iterator, position["state"])
         for done in range(skip):
             self._again(number - skip + done, number)
         self._asked = _Asked(number, ended=ended)
-        if skip == 1 or place["ends"]:
-            self._places.append((number - skip, place | {"skip": 0}))
+        if skip == 1 or position["ends"]:
+            self._positions.append((number - skip, position | {"skip": 0}))
 
     def _run_again(self, state: OrderState, number: int) -> None:
         """Run the sampler as far as it had been asked; it stands where it stood when the epoch began."""
@@ -374,10 +384,10 @@ class _Sampled(Order):
         self._asked = _Asked(asked, digest, ended)
         more = ended and next(self._iterator, self) is not self
         # Ranks may have batches of their own, and share the state of one of them
-        known = "digest" in state and state.get("process") == self._process
+        comparable = "digest" in state and state.get("process") == self._process
         if "parts" in state:  # the user may have changed an attribute since the epoch began
             self._samplers.put_parts(state["parts"])
-        if more or (known and state["digest"] != digest):
+        if more or (comparable and state["digest"] != digest):
             name = type(getattr(self._sampler, "sampler", self._sampler)).__name__
             raise StateError(
                 f"{name} does not give the batches again that it gave before the state was saved, so nothing says what "
@@ -422,14 +432,14 @@ class _Sampled(Order):
 
     def _first(self) -> Any:
         """Samplers run when they are asked first: in the epoch that they had been told when this one began."""
-        told = self._samplers.told_epochs()
-        if told == self._start["epochs"]:
+        epochs = self._samplers.given_epochs()
+        if epochs == self._start["epochs"]:
             return self._first_or_next(0)
         self._samplers.tell_epochs(self._start["epochs"])
         try:
             return self._first_or_next(0)
         finally:
-            self._samplers.tell_epochs(told)
+            self._samplers.tell_epochs(epochs)
 
     def _ask(self) -> Any:
         asked = self._asked
@@ -457,21 +467,21 @@ class _Sampled(Order):
 
     def _note(self) -> None:
         """Keep the sampler's own state before the next batch."""
-        if self.keeps_places:
+        if self.keeps_positions:
             state = copy.deepcopy(self._owner.state_dict())
-            self._places.append((self._asked.batches, {"state": state, "ends": False, "skip": 0}))
+            self._positions.append((self._asked.batches, {"state": state, "ends": False, "skip": 0}))
 
     def forget_before(self, number: int) -> None:
-        while len(self._places) > 1 and self._places[1][0] < max(number, 1):
-            self._places.popleft()
+        while len(self._positions) > 1 and self._positions[1][0] < max(number, 1):
+            self._positions.popleft()
 
-    def _place(self, number: int) -> OwnPlace:
+    def _position_before(self, number: int) -> SamplerPosition:
         """That before batch ``number``: from the state before the last batch, if that is one of this pass. Where there
         is but one batch, the state after it may be that of the next pass.
         """
         first = 0 if length_of(self._sampler) == 1 else min(1, number)
-        before, place = next(item for item in self._places if item[0] >= first)
-        return place | {"skip": place["skip"] + number - before, "number": number}
+        before, position = next(item for item in self._positions if item[0] >= first)
+        return position | {"skip": position["skip"] + number - before, "number": number}
 
     def settle(self, delivered: int) -> None:
         if isinstance(self._iterator, RolloverPass):
@@ -491,13 +501,13 @@ class _Sampled(Order):
                 asked = _Asked(done + 1, _digest(self._again(done, delivered), asked.digest))
             self._asked = asked
 
-    def last_place(self) -> OwnPlace | None:
-        if not self._places or self._owner is not self._samplers.owner:
+    def last_position(self) -> SamplerPosition | None:
+        if not self._positions or self._owner is not self._samplers.owner:
             return None
-        if self._places[-1][1].get("after"):  # another library's state, which was not asked
-            return self._places[-1][1]
-        place = self._place(self._asked.batches)  # one of a pass before, where passes have but one batch
-        return place | {"skip": 0, "ends": place["ends"] + 1}
+        if self._positions[-1][1].get("after"):  # another library's state, which was not asked
+            return self._positions[-1][1]
+        position = self._position_before(self._asked.batches)  # one of a pass before, where passes have but one batch
+        return position | {"skip": 0, "ends": position["ends"] + 1}
 
     def state(self, number: int) -> tuple[OrderState, dict[str, Any]]:
         self.forget_before(number)
@@ -508,8 +518,8 @@ class _Sampled(Order):
             parts = self._samplers.present_parts()
             if self._asked is asked:
                 break
-        if self._places:
-            return state | {"sampler": self._place(number)}, now
+        if self._positions:
+            return state | {"sampler": self._position_before(number)}, now
         how_far = {"asked": asked.batches, "ended": asked.ended, "digest": asked.digest, "process": self._process}
         return state | how_far | {"parts": parts}, now
 

@@ -283,7 +283,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     before = 0 if order is None else order["samples"]
     if order is not None:
         sampler.run_seed = order["seed"]
-    known = sampler.run_seed is not None
+    seeded = sampler.run_seed is not None
     seed = sampler.draw()
     if sampler.num_replicas > 1:
         share = sampler.share(before)
@@ -296,7 +296,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             "epoch": epoch,
             "samples": before,
         }
-        answers = group_of(loader, sampler.ranks).objects(Talk.BEGIN, (seed, known, same))
+        answers = group_of(loader, sampler.ranks).objects(Talk.BEGIN, (seed, seeded, same))
         for name in same:
             _check_equal(name, {rank: theirs[name] for rank, (_, _, theirs) in enumerate(answers)})
         _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(answers) if fixed or not rank})

@@ -305,8 +305,8 @@ class Content:
         Raises: StateError if the file has no such position.
         """
         numbers: list[int] = mark if isinstance(mark, list) else []
-        known = all(type(number) is int and 0 <= number < _LARGEST_PLACE for number in numbers)
-        if not known or len(numbers) != (1 if self._members is None else 3):
+        valid = all(type(number) is int and 0 <= number < _LARGEST_PLACE for number in numbers)
+        if not valid or len(numbers) != (1 if self._members is None else 3):
             raise StateError(f"the state does not name a position in {self.path}, but {mark!r:.80}")
         position, *start = numbers
         self._check(self._size is None or (start or numbers)[0] <= self._size, position)

@@ -40,14 +40,14 @@ class WebFile(io.BufferedReader):
 class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: urllib.request.Request, *args: Any) -> urllib.request.Request | None:
         request = super().redirect_request(req, *args)
-        if request is not None and not _is_told_as_much(request.full_url, req.full_url):
+        if request is not None and not _may_have_credentials(request.full_url, req.full_url):
             for name in list(request.headers):
                 if name.lower() not in _TOLD_TO_ALL:
                     request.remove_header(name)
         return request
 
 
-def _is_told_as_much(url: str, before: str) -> bool:
+def _may_have_credentials(url: str, before: str) -> bool:
     """True for the same host, protocol and port, or the encrypted protocol in place of the plain one."""
     (scheme, host, port), (old_scheme, old_host, old_port) = (
         (parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme))

@@ -73,12 +73,12 @@ def _stack_in(memory: Memory | None, batch: Any, *, collate_fn_map: Any = None) 
     """What ``default_collate`` makes of tensors; large ones in ``memory``, where that is the same."""
     first = batch[0]
     if type(first) is torch.Tensor and is_plain(first):
-        place = None
+        buffer = None
         size_bytes = len(batch) * first.nbytes
         if memory is not None and size_bytes >= _LARGE_BYTES and all(_stacks_as_it_is(item, first) for item in batch):
-            place = memory(size_bytes)
-        if place is not None:
-            out = torch.frombuffer(place, dtype=first.dtype).view(len(batch), *first.shape)
+            buffer = memory(size_bytes)
+        if buffer is not None:
+            out = torch.frombuffer(buffer, dtype=first.dtype).view(len(batch), *first.shape)
             return torch.stack(batch, 0, out=out)
         stacked = torch.stack(batch, 0)
         if type(stacked) is torch.Tensor and stacked.dtype is first.dtype and not stacked.requires_grad:

@@ -90,8 +90,8 @@ class _ListIterator(NodeIterator[str]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         root = state["root"]
-        known = range(len(self.given)) if self.given is not None else None
-        if root is not None and (root not in known if known is not None else type(root) is not str):
+        numbers = range(len(self.given)) if self.given is not None else None
+        if root is not None and (root not in numbers if numbers is not None else type(root) is not str):
             raise ValueError(f"no folder {root!r:.60}")
         self.root, self.position, self.files = root, stored_count(state, "position"), state["files"]
 

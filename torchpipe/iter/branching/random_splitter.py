@@ -184,12 +184,12 @@ class _PartIterator(NodeIterator[Any]):
                     f"random_split was told of {self.node.source.total_length} items, and its input has more: "
                     "pass the right total_length"
                 )
-            place = self.random.choices(range(len(keys)), self.weights)[0]
-            self.weights[place] -= 1
+            index = self.random.choices(range(len(keys)), self.weights)[0]
+            self.weights[index] -= 1
             self.left -= 1
-            if self.weights[place] < 0:  # a fraction was left of it
-                self.weights[place] = 0.0
+            if self.weights[index] < 0:  # a fraction was left of it
+                self.weights[index] = 0.0
                 total = sum(self.weights)
                 self.weights = [weight * self.left / total for weight in self.weights] if total else self.weights
-            if keys[place] == target:
+            if keys[index] == target:
                 yield item

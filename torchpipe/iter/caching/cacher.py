@@ -40,7 +40,7 @@ class _CacheIterator(NodeIterator[T]):
         self.inner = node.input_context(context)
         self.store = node.open_store(self.inner)
         self.chunk = 0
-        self.place = 0  # in it
+        self.index = 0  # in it
         self.ended = False
         self.before: bytes | None = None  # where the input stands before the chunk
         self.allows = True  # True if that may hold pickles
@@ -58,7 +58,7 @@ class _CacheIterator(NodeIterator[T]):
     def get_state(self) -> dict[str, Any]:
         return {
             "chunk": self.chunk,
-            "before": Cursor(self.before, self.place),  # as a cursor, what is in it is checked as it is loaded
+            "before": Cursor(self.before, self.index),  # as a cursor, what is in it is checked as it is loaded
             "replay": self.replay,
             "ended": self.ended,
         }
@@ -70,7 +70,7 @@ class _CacheIterator(NodeIterator[T]):
                 f"a cache stands in a chunk of {self.node.chunk_items} items, the state says {cursor!r:.60}"
             )
         self.chunk, self.ended = stored_count(state, "chunk"), bool(state["ended"])
-        self.before, self.place, self.allows = cursor.snapshot, cursor.skip, self.context.host.allow_pickle
+        self.before, self.index, self.allows = cursor.snapshot, cursor.skip, self.context.host.allow_pickle
         self.replay = stored_count(state, "replay")
         if (self.chunk > 0) != (self.before is not None):
             raise StateError(f"chunk {self.chunk} of a cache begins at a position of its input, the state has none")
@@ -82,9 +82,9 @@ class _CacheIterator(NodeIterator[T]):
             found = self.store.get(self.chunk)
             chunk = found or self.store.make(self.chunk, self._make)
             allows = self.store.allow_pickle
-            while self.place < len(chunk.items):
-                self.place += 1
-                yield decode(chunk.items[self.place - 1], allow_pickle=allows)
+            while self.index < len(chunk.items):
+                self.index += 1
+                yield decode(chunk.items[self.index - 1], allow_pickle=allows)
             if chunk.error is not None:
                 try:
                     raise chunk.error
@@ -92,7 +92,7 @@ class _CacheIterator(NodeIterator[T]):
                     chunk.error = None  # its traceback leads to this frame
             self.ended = chunk.ended
             self.before, self.allows, self.replay = chunk.after, allows, chunk.replay
-            self.chunk, self.place = self.chunk + 1, 0
+            self.chunk, self.index = self.chunk + 1, 0
 
     def _make(self) -> Chunk:
         """The present chunk, made by the input."""
@@ -133,7 +133,7 @@ class Cacher(OnePerItem[T]):
     point, the number of shards. What may change unseen (remote files, what a generator yields) needs a ``version``, and
     another one when it has changed. What a function reads or imports by itself is not seen.
 
-    State: the number of the chunk, the place in it, and where the input stood before it; so a resume without the stored
+    State: the number of the chunk, the index in it, and where the input stood before it; so a resume without the stored
     items makes at most one chunk again.
 
     Raises: ValueError for counts below 1 or ``max_bytes`` with a path; GraphError, while iterating, behind a dispatcher

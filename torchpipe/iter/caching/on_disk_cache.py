@@ -184,10 +184,10 @@ class _CacheIterator(ExpandingIterator[str]):
         path = self.node.holder.path_of(item)
         names = self._cached(path)
         if names is None:
-            names = self._made_alone(path, item)
+            names = self._made_with_lease(path, item)
         return names
 
-    def _made_alone(self, path: str, item: Any) -> list[str]:
+    def _made_with_lease(self, path: str, item: Any) -> list[str]:
         if folder := os.path.dirname(path):
             os.makedirs(folder, exist_ok=True)
         lease = Lease(f"{path}.lease")

@@ -30,16 +30,16 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
 
     def __init__(self, node: Interleaver[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, node.source, "interleave", node.fn)
-        self.places: list[Opened | None] = [None] * node.cycle_length
+        self.slots: list[Opened | None] = [None] * node.cycle_length
         self.turn = 0
         self.in_block = 0
 
     def those_open(self) -> Iterable[Opened]:
-        return (item for item in self.places if item is not None)
+        return (item for item in self.slots if item is not None)
 
     def get_state(self) -> dict[str, Any]:
         return {
-            "open": [None if item is None else item.state(self.kept_items) for item in self.places],
+            "open": [None if item is None else item.state(self.kept_items) for item in self.slots],
             "turn": self.turn,
             "in_block": self.in_block,
             "opened": self.opened,
@@ -50,29 +50,32 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
         self.turn = stored_count(state, "turn", at_most=node.cycle_length - 1)
         self.in_block = stored_count(state, "in_block", at_most=node.block_length - 1)
         self.opened = stored_count(state, "opened")
-        places = stored_items(state, "open", at_most=node.cycle_length)
-        if len(places) != node.cycle_length:
-            raise StateError(f"the state has {len(places)} places, this node {node.cycle_length}")
-        self.places = [None if saved is None else Opened.stored(saved) for saved in places]
+        slots = stored_items(state, "open", at_most=node.cycle_length)
+        if len(slots) != node.cycle_length:
+            raise StateError(
+                f"the state is of an interleave with cycle_length={len(slots)}, and this one has "
+                f"cycle_length={node.cycle_length}: make it with as many"
+            )
+        self.slots = [None if saved is None else Opened.stored(saved) for saved in slots]
         self.announce()
 
     def run(self) -> Iterator[R]:
         source = self.source.items()
-        idle = 0  # places in a row at which there was nothing
-        while idle < len(self.places):
-            place = self.places[self.turn]
-            if place is None:
+        idle = 0  # slots in a row in which there was nothing
+        while idle < len(self.slots):
+            slot = self.slots[self.turn]
+            if slot is None:
                 item = next(source, END)
                 if item is END:
                     idle += 1
                     self._advance()
                     continue
-                place = self.places[self.turn] = Opened(item, self.opened)
+                slot = self.slots[self.turn] = Opened(item, self.opened)
                 self.opened += 1
-            part = self.next_of(place)
+            part = self.next_of(slot)
             if part is END:
-                self.end_pass(place.parts)
-                self.places[self.turn] = None
+                self.end_pass(slot.parts)
+                self.slots[self.turn] = None
                 self._advance()
                 continue
             idle = 0
@@ -82,23 +85,23 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
             yield part
 
     def _advance(self) -> None:
-        self.turn, self.in_block = (self.turn + 1) % len(self.places), 0
+        self.turn, self.in_block = (self.turn + 1) % len(self.slots), 0
 
     def current(self) -> object:
-        return self.places[self.turn]
+        return self.slots[self.turn]
 
     def leave_out(self) -> bool:
-        place = self.places[self.turn]
-        if place is None:
+        slot = self.slots[self.turn]
+        if slot is None:
             return False
-        self.end_pass(place.parts)
-        self.places[self.turn] = None
+        self.end_pass(slot.parts)
+        self.slots[self.turn] = None
         self._advance()
         return True
 
     def close(self) -> None:
         super().close()
-        self.places = [None] * self.node.cycle_length
+        self.slots = [None] * self.node.cycle_length
 
 
 @functional_datapipe("interleave")
@@ -110,7 +113,7 @@ class Interleaver(OneInput[R]):
     an iterator. Without it the items themselves are iterated. The order is a function of the input alone.
 
     State: the items that are open (so give paths, not open files), and where each stands, as with ``flatmap``: the
-    state of a node, of an iterator that has one, a place in a sequence or file that can seek; of a generator, the
+    state of a node, of an iterator that has one, a position in a sequence or file that can seek; of a generator, the
     number of results, which are made again, as a :class:`~torchpipe.errors.ReplayWarning` announces. It has no length.
 
     Raises: ValueError for counts below 1; TypeError if ``fn`` is no function, has a state, or, while iterating, returns

@@ -235,7 +235,7 @@ class _MixIterator(NodeIterator[T]):
     def _check_weights(self, state: dict[str, Any]) -> None:
         now = _stored(state["now"], len(self.inputs))
         self._agree_with(state["weights"])
-        if self.past is None and now != self.schedule.at(self.count)[0]:  # of a function, known at this place alone
+        if self.past is None and now != self.schedule.at(self.count)[0]:  # of a function, known at this position alone
             raise self._other_weights(now)
 
     def _agree_with(self, steps: Any) -> None:

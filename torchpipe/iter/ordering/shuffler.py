@@ -88,12 +88,12 @@ class _ShuffleIterator(SelectingIterator[T]):
         while buffer:
             yield self._take(index(len(buffer)))
 
-    def _take(self, place: int) -> Any:
+    def _take(self, index: int) -> Any:
         buffer = self.buffer
-        item, buffer[place] = buffer[place], buffer[-1]  # the last one fills the gap: no shifting
+        item, buffer[index] = buffer[index], buffer[-1]  # the last one fills the gap: no shifting
         buffer.pop()
         if self._numbered is not None:
-            self._numbered.take(place)
+            self._numbered.take(index)
         return item
 
     def close(self) -> None:

@@ -86,8 +86,8 @@ class Layout:
         parts = []
         for name, row, tensor in zip(self.fields, self.rows, self.tensors):
             found, is_tensor = as_array("pack()", name, _field(item, name))
-            known = found.dtype is row.dtype or found.dtype == row.dtype
-            if not known or found.shape[1:] != row.shape[1:] or is_tensor != tensor:
+            fits = found.dtype is row.dtype or found.dtype == row.dtype
+            if not fits or found.shape[1:] != row.shape[1:] or is_tensor != tensor:
                 if len(found):
                     raise TypeError(
                         f"{field_name(name)} has entries {_entries(found, is_tensor)}, those before had "
@@ -142,7 +142,7 @@ def _counted(length: int) -> np.ndarray[Any, Any]:
 class Bin:
     """One pack in the making."""
 
-    __slots__ = ("data", "ids", "kept", "layout", "places", "room", "sizes", "used")
+    __slots__ = ("data", "ids", "kept", "layout", "positions", "room", "sizes", "used")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -151,7 +151,7 @@ class Bin:
             for row, budget in zip(layout.rows, layout.budget)
         ]
         self.ids = [np.empty(length, np.int32) for length in layout.lengths]
-        self.places = [np.empty(length, np.int32) for length in layout.lengths]
+        self.positions = [np.empty(length, np.int32) for length in layout.lengths]
         self.used = [0] * len(layout.lengths)
         self.room = list(layout.lengths)
         self.sizes: list[tuple[int, ...]] = []
@@ -172,7 +172,7 @@ class Bin:
             begin = used[budget]
             end = used[budget] = begin + size
             self.ids[budget][begin:end] = number
-            self.places[budget][begin:end] = _counted(self.layout.lengths[budget])[:size]
+            self.positions[budget][begin:end] = _counted(self.layout.lengths[budget])[:size]
             self.room[budget] -= size
 
     def finished(self, pads: Sequence[Any]) -> dict[str, Any]:
@@ -184,11 +184,11 @@ class Bin:
             made[name] = torch.from_numpy(data) if tensor else data
         for budget, name in enumerate(layout.names):
             tensor = layout.tensors[layout.budget.index(budget)]
-            for what, values in (("segment_ids", self.ids[budget]), ("positions", self.places[budget])):
+            for what, values in (("segment_ids", self.ids[budget]), ("positions", self.positions[budget])):
                 values[self.used[budget] :] = 0
                 made[name + what] = torch.from_numpy(values) if tensor else values
-        for place, name in enumerate(layout.kept):
-            made[name] = [kept[place] for kept in self.kept]
+        for index, name in enumerate(layout.kept):
+            made[name] = [kept[index] for kept in self.kept]
         return made
 
     def state(self, copied: Callable[[Iterable[Any]], list[Any]]) -> dict[str, Any]:

@@ -115,10 +115,10 @@ class _ParallelIterator(CountingIterator[R]):
     def _submit(self, count: int) -> None:
         """Let the threads have the first ``count`` items that are ahead, unless they have them."""
         first = self.pulled - len(self.ahead)
-        waiting = takewhile(lambda place: self.ahead[place][1] is None, range(count - 1, -1, -1))
-        for place in reversed(list(waiting)):
-            item = self.ahead[place][0]  # which the state has as it came: the function may change what it is given
-            self.ahead[place] = (item, self.threads.submit(0, partial(self._call_for(first + place), copy_item(item))))
+        waiting = takewhile(lambda index: self.ahead[index][1] is None, range(count - 1, -1, -1))
+        for index in reversed(list(waiting)):
+            item = self.ahead[index][0]  # which the state has as it came: the function may change what it is given
+            self.ahead[index] = (item, self.threads.submit(0, partial(self._call_for(first + index), copy_item(item))))
 
     def _call_for(self, index: int) -> Callable[..., R]:
         fn, node = self.fn, self.node

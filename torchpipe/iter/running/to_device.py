@@ -74,7 +74,7 @@ class ToDevice(IterDataPipe[T_co]):
         return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        if self.prefetch_count and not context.host.threads and self not in _told:
+        if self.prefetch_count and not context.host.threads and self not in _warned:
             self._tell_of_no_thread()
         backend = self.device if isinstance(self.device, Backend) else resolve(self.device, self.options)
         stage = stage_for(backend, self.options, node_name(self))
@@ -83,7 +83,7 @@ class ToDevice(IterDataPipe[T_co]):
     def _tell_of_no_thread(self) -> None:
         if isinstance(self.device, CpuBackend) or (isinstance(self.device, str) and self.device == "cpu"):
             return  # there is nothing to move
-        _told.add(self)
+        _warned.add(self)
         _log.warning(
             "to_device(prefetch=%d) moves each batch when it is asked for: in this process functions draw from global "
             "random states of their own, which no thread can have, so nothing overlaps with your loop. Pass "
@@ -93,4 +93,4 @@ class ToDevice(IterDataPipe[T_co]):
         )
 
 
-_told: weakref.WeakSet[ToDevice[Any]] = weakref.WeakSet()  # who has said that it has no thread: once, not each epoch
+_warned: weakref.WeakSet[ToDevice[Any]] = weakref.WeakSet()  # who has said that it has no thread: once, not each epoch

@@ -18,7 +18,7 @@ __all__ = ["SqlReader"]
 
 _STYLES = ("qmark", "format", "pyformat", "numeric", "named")
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_PLACE = "\0"  # of a parameter, until it is known how the connection's module writes one
+_MARK = "\0"  # of a parameter, until it is known how the connection's module writes one
 
 
 class SqlReader(IterDataPipe[dict[str, Any]]):
@@ -149,8 +149,8 @@ class _SqlIterator(NodeIterator[dict[str, Any]]):
         """
         node, keys, parts = self.node, ", ".join(self.node.key), self._parts
         columns = (*(node.columns or ("*",)), *(name for name in node.key if node.columns and name not in node.columns))
-        places = ", ".join(_PLACE for _ in node.key)
-        behind = f"({keys}) > ({places})" if len(node.key) > 1 else f"{keys} > {places}"
+        marks = ", ".join(_MARK for _ in node.key)
+        behind = f"({keys}) > ({marks})" if len(node.key) > 1 else f"{keys} > {marks}"
         return self._rows(
             "SELECT * FROM ("
             f"SELECT page.*, ROW_NUMBER() OVER (ORDER BY {keys}) AS torchpipe_number, "
@@ -208,7 +208,7 @@ def _bound(query: str, values: list[Any], style: str) -> tuple[str, Any]:
         "pyformat",
     ):  # without parameters, too: some modules look for % then as well, and some do not
         query = query.replace("%", "%%") if values else query
-    parts = query.split(_PLACE)
+    parts = query.split(_MARK)
     marks = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{0}", "named": ":key{0}"}
     sql = parts[0] + "".join(marks[style].format(number) + part for number, part in enumerate(parts[1:], 1))
     if style == "named":

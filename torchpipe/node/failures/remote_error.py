@@ -78,10 +78,10 @@ def safe_str(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:
-        return f"<its message cannot be shown: {broken!r}>{_known(error)}"
+        return f"<its message cannot be shown: {broken!r}>{_parts_of(error)}"
 
 
-def _known(error: BaseException) -> str:
+def _parts_of(error: BaseException) -> str:
     """What can be shown of an error without a message: a status and its arguments."""
     parts = []
     for name in ("status", "code", "args"):

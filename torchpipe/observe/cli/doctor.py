@@ -163,16 +163,16 @@ def _limits() -> Iterator[Finding]:
     else:
         yield Finding("open files", "ok", f"{shown} at a time")
     numbers = [Limits().processes(), resource.getrlimit(resource.RLIMIT_NPROC)[0]]
-    known = [number for number in numbers if number is not None and number != resource.RLIM_INFINITY]
-    if known and min(known) < 512:
+    limits = [number for number in numbers if number is not None and number != resource.RLIM_INFINITY]
+    if limits and min(limits) < 512:
         yield Finding(
             "processes",
             "note",
-            f"{min(known)} processes and threads at most: a worker that imports torch may start one for each core",
+            f"{min(limits)} processes and threads at most: a worker that imports torch may start one for each core",
             "docker run --pids-limit=-1, ulimit -u, or OMP_NUM_THREADS=1.",
         )
     else:
-        yield Finding("processes", "ok", f"{min(known) if known else 'any number of'} processes and threads")
+        yield Finding("processes", "ok", f"{min(limits) if limits else 'any number of'} processes and threads")
     address, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address != resource.RLIM_INFINITY:
         yield Finding(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn
 
-from torchpipe.observe.cli.output import accept_all_characters, apart, reader_is_gone, tell
+from torchpipe.observe.cli.output import accept_all_characters, reader_is_gone, stdout_to_stderr, tell
 from torchpipe.stats.text import plain
 
 __all__ = ["main"]
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     accept_all_characters()
     options = _parser().parse_args(arguments)
     try:
-        with apart() if options.json else nullcontext():
+        with stdout_to_stderr() if options.json else nullcontext():
             result: tuple[int, Any] = options.run(options)
         code, answer = result
         tell(answer)
@@ -36,12 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.traceback:
             traceback.print_exc()
-        print(f"torchpipe: {type(error).__name__}: {plain(_said(error))}", file=sys.stderr)
+        print(f"torchpipe: {type(error).__name__}: {plain(_message(error))}", file=sys.stderr)
         return 2
     return code
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """On one line."""
     notes = [note for note in getattr(error, "__notes__", ()) if str(note).startswith("torchpipe: raised")]
     text = " ".join(" ".join([str(error), *(f"({note[11:]})" for note in notes)]).split())
@@ -147,9 +147,9 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
     from torchpipe.observe.cli.targets import loader_of
 
     if options.report is not None:  # before it takes its time
-        from torchpipe.observe.views.report import check_place
+        from torchpipe.observe.views.report import check_target
 
-        check_place(options.report)
+        check_target(options.report)
     loader = loader_of(options.target, options.workers)
     try:
         code = 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchpipe.stats.text import plain
 
-__all__ = ["accept_all_characters", "apart", "reader_is_gone", "tell"]
+__all__ = ["accept_all_characters", "reader_is_gone", "stdout_to_stderr", "tell"]
 
 
 def accept_all_characters() -> None:
@@ -24,7 +24,7 @@ def accept_all_characters() -> None:
 
 
 @contextmanager
-def apart() -> Iterator[None]:
+def stdout_to_stderr() -> Iterator[None]:
     """What is written to stdout meanwhile, by modules and processes alike, goes to stderr."""
     stdout, stderr = sys.stdout, sys.stderr
     if stdout is None or stderr is None:  # closed

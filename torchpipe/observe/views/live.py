@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-__all__ = ["Pace", "drawn", "page", "said"]
+__all__ = ["Pace", "drawn", "page", "progress_line"]
 
 _MOST_ROWS = 6
 _BACK_S = 20.0  # the rate is that of so long
@@ -51,7 +51,7 @@ def _progress(stats: LoaderStats, rate: float) -> list[str]:
     return parts
 
 
-def said(stats: LoaderStats, rate: float) -> str:
+def progress_line(stats: LoaderStats, rate: float) -> str:
     """One line, for logs."""
     return f"{', '.join(_progress(stats, rate))}. {plain(stats.advice.sentence)}"
 

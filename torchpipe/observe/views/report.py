@@ -19,7 +19,7 @@ from torchpipe.observe.views.timeline import timeline_svg
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.text import format_count, format_seconds, node_rows, own_shares, process_rows
 
-__all__ = ["check_place", "report_html", "write_report"]
+__all__ = ["check_target", "report_html", "write_report"]
 
 _PAGE_CSS = """
 *{box-sizing:border-box}
@@ -43,7 +43,7 @@ th,td{padding:6px 10px;text-align:right;white-space:nowrap}
 th.left,td.left{text-align:left}
 td.left{font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace}
 td.left{max-width:340px;overflow:hidden;text-overflow:ellipsis}
-td.said{white-space:normal;min-width:240px;text-align:left}
+td.text{white-space:normal;min-width:240px;text-align:left}
 .wide svg{min-width:560px}
 tbody tr:nth-child(even){background:var(--group)}
 tr.slowest td{color:var(--bad);font-weight:600}
@@ -93,7 +93,7 @@ def write_report(stats: LoaderStats, path: str | os.PathLike[str], title: str = 
 
     Who may read it is as with ``open()``: as the umask says, or as the file that was there.
     """
-    target = check_place(path)
+    target = check_target(path)
     text = report_html(stats, title)
     name = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(8)}")
     try:
@@ -112,7 +112,7 @@ def write_report(stats: LoaderStats, path: str | os.PathLike[str], title: str = 
     return target
 
 
-def check_place(path: str | os.PathLike[str]) -> Path:
+def check_target(path: str | os.PathLike[str]) -> Path:
     """``path``, if a file may be there. Raises: FileNotFoundError or IsADirectoryError, saying what to do."""
     target = Path(path)
     if target.is_dir():
@@ -138,11 +138,11 @@ def _facts(stats: LoaderStats) -> str:
     return f'<ul class="facts">{"".join(f"<li><b>{escape(a)}</b><span>{escape(b)}</span></li>" for a, b in facts)}</ul>'
 
 
-def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], left: int = 1, *, said: bool = False) -> str:
-    """``rows``: (class, cells that are HTML already). ``said``: the last ones are text, not figures."""
+def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], left: int = 1, *, text: bool = False) -> str:
+    """``rows``: (class, cells that are HTML already). ``text``: the last ones are text, not figures."""
 
     def line(kind: str, cells: Sequence[str]) -> str:
-        classes = [' class="left"'] * left + [' class="said"' if said else ""] * (len(cells) - left)
+        classes = [' class="left"'] * left + [' class="text"' if text else ""] * (len(cells) - left)
         return "".join(f"<{kind}{name}>{cell}</{kind}>" for name, cell in zip(classes, cells))
 
     body = "".join(f'<tr class="{name}">{line("td", cells)}</tr>' for name, cells in rows)
@@ -174,7 +174,7 @@ def _events(stats: LoaderStats) -> str:
         ("", [f"{event.at - began:+.1f} s", escape(event.kind), escape(event.process), escape(event.text)])
         for event in stats.events
     ]
-    return _table(("when", "what", "process", ""), rows, left=3, said=True)
+    return _table(("when", "what", "process", ""), rows, left=3, text=True)
 
 
 def _predictions(stats: LoaderStats) -> str:

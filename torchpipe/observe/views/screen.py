@@ -84,7 +84,7 @@ class Terminal:
             text += "\x1bD" * more + f"\x1b[{more}A\x1b7\x1b[1;{rows - self._height}r\x1b8"
         top = rows - self._height + 1
         padded = [*lines, *[""] * (self._height - len(lines))]
-        text += "\x1b7" + "".join(f"\x1b[{top + place};1H\x1b[2K{line}" for place, line in enumerate(padded)) + "\x1b8"
+        text += "\x1b7" + "".join(f"\x1b[{top + row};1H\x1b[2K{line}" for row, line in enumerate(padded)) + "\x1b8"
         self._write(text)
 
     def _freed(self) -> str:
@@ -92,7 +92,7 @@ class Terminal:
         if not self._height:
             return ""
         top = self._size[1] - self._height + 1
-        return "\x1b7" + "".join(f"\x1b[{top + place};1H\x1b[2K" for place in range(self._height)) + "\x1b[r\x1b8"
+        return "\x1b7" + "".join(f"\x1b[{top + row};1H\x1b[2K" for row in range(self._height)) + "\x1b[r\x1b8"
 
     def leave(self, lines: Sequence[str]) -> None:
         columns, _ = self._dimensions()

@@ -39,7 +39,7 @@ def graph_svg(stats: LoaderStats) -> str:
     parts: list[str] = []
     y: float = _PAD
     for group in groups:
-        height = _place(group, stats, y, width, spots, parts)
+        height = _draw_group(group, stats, y, width, spots, parts)
         below.append(
             f'<rect class="group" x="{_PAD}" y="{y:g}" width="{width - 2 * _PAD:g}" height="{height:g}" rx="8"/>'
         )
@@ -56,7 +56,7 @@ def graph_svg(stats: LoaderStats) -> str:
     )
 
 
-def _place(
+def _draw_group(
     group: Group, stats: LoaderStats, top: float, width: float, spots: dict[int, _Spot], parts: list[str]
 ) -> float:
     """Add what is in the group, which begins at ``top``: how high it is."""
@@ -78,8 +78,8 @@ def _place(
     for row in group.rows:
         y += _GAP_Y if row is not group.rows[0] else 6
         left = (width - len(row) * (_BOX_W + _GAP_X) + _GAP_X) / 2
-        for place, node in enumerate(row):
-            spots[node.number] = _Spot(left + place * (_BOX_W + _GAP_X), y)
+        for index, node in enumerate(row):
+            spots[node.number] = _Spot(left + index * (_BOX_W + _GAP_X), y)
             parts.append(_node(node, stats, spots[node.number]))
         y += _BOX_H
     return y + _PAD - top
@@ -101,13 +101,13 @@ def _node(node: NodeStats, stats: LoaderStats, spot: _Spot) -> str:
         facts.append(f"{node.errors} errors")
     y_name = spot.y + (18 if facts else 27)
     bar = f'<rect class="busy" x="{spot.x:g}" y="{spot.y + _BOX_H - 5:g}" width="{_BOX_W * share:.1f}" height="5"/>'
-    said = escape(shortened(", ".join(facts), _FACT_CHARS))
+    shown = escape(shortened(", ".join(facts), _FACT_CHARS))
     return (
         f"<g><title>{escape(', '.join([f'{node.number} {node.name}', *facts]))}</title>"
         f'<rect class="box{slowest}" x="{spot.x:g}" y="{spot.y:g}" width="{_BOX_W}" height="{_BOX_H}" rx="5"/>'
         f"{bar if share else ''}"
         f'<text class="name" x="{spot.x + 9:g}" y="{y_name:g}">{escape(shortened(node.name, _NAME_CHARS))}</text>'
-        f'<text class="soft" x="{spot.x + 9:g}" y="{spot.y + 35:g}">{said}</text></g>'
+        f'<text class="soft" x="{spot.x + 9:g}" y="{spot.y + 35:g}">{shown}</text></g>'
     )
 
 

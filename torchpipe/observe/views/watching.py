@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from torchpipe.observe.views.live import Pace, drawn, page, said
+from torchpipe.observe.views.live import Pace, drawn, page, progress_line
 from torchpipe.observe.views.screen import Lines, Notebook, Screen, screen_here
 from torchpipe.stats import LoaderStats
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Watch", "begin_watch", "watch_while_it_runs"]
 
 
-class _Told(Protocol):
+class _Source(Protocol):
     def stats(self) -> LoaderStats: ...
 
 
@@ -39,7 +39,7 @@ class Watch:
         self.every_s = every_s
         self._weak = weakref.ref(loader)
         self._iterator: Callable[[], Any] | None = None
-        self._alone: _Told | None = None  # what knows the figures without these two
+        self._figures: _Source | None = None  # what knows the figures without these two
         self.follow(loader, iterator)
         self._kept = None if until_idle else loader
         self._until_idle = until_idle
@@ -50,9 +50,9 @@ class Watch:
     def follow(self, loader: Viewable, iterator: Any) -> None:
         """From now on, watch another epoch of the loader."""
         if hasattr(iterator, "alone"):
-            self._iterator, self._alone = weakref.ref(iterator), iterator.alone
+            self._iterator, self._figures = weakref.ref(iterator), iterator.alone
         elif iterator is not None:  # it has the loader, and tells it what it has come to as it ends
-            self._alone = loader
+            self._figures = loader
 
     @property
     def loader(self) -> Viewable | None:
@@ -83,18 +83,18 @@ class Watch:
 
     def look(self, screen: Screen) -> bool:
         """Take the figures: False if there is no more to watch."""
-        loader: _Told | None = self.loader
+        loader: _Source | None = self.loader
         iterator = None if self._iterator is None else self._iterator()
         if iterator is not None:
-            self._alone = iterator.alone  # as it stands now
+            self._figures = iterator.alone  # as it stands now
         if loader is None:
-            loader = self._alone
+            loader = self._figures
         if loader is None:
             return False
         stats = loader.stats()
         rate = self._pace.rate(stats, time.monotonic())
         if isinstance(screen, Lines):
-            self.lines = [said(stats, rate)]
+            self.lines = [progress_line(stats, rate)]
         elif isinstance(screen, Notebook):
             self.lines = [page(stats, rate)]
         else:
@@ -241,9 +241,9 @@ def watch_while_it_runs(loader: Any, iterator: Any) -> None:
         _watcher.sweep()
         if _in_worker():
             return
-        known = next((watch for watch in _watcher.watches if watch.loader is loader), None)
-        if known is not None:
-            known.follow(loader, iterator)
+        other = next((watch for watch in _watcher.watches if watch.loader is loader), None)
+        if other is not None:
+            other.follow(loader, iterator)
         else:
             _watcher.add(Watch(loader, 0.5, until_idle=True, iterator=iterator))
 

@@ -184,8 +184,8 @@ class CSVDictParser(_Parser):
         super().__init__(source_datapipe, skip_lines, decoding, return_path, strict, fmtparams)
 
     def reader(self, lines: Any) -> Any:
-        told: dict[str, Any] = {"restkey": _REST, "restval": _MISSING} if self.strict else {}
-        return csv.DictReader(lines, strict=self.strict, **(told | self.fmtparams))
+        defaults: dict[str, Any] = {"restkey": _REST, "restval": _MISSING} if self.strict else {}
+        return csv.DictReader(lines, strict=self.strict, **(defaults | self.fmtparams))
 
     def rows(self, content: Content) -> CsvRows:
         return _NamedRows(self, content)

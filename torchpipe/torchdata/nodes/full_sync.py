@@ -62,10 +62,10 @@ class _SyncIterator(NodeIterator[T]):
             yield held.pop()
 
     def _least(self, group: Any, mine: int) -> int:
-        told = torch.tensor([mine], device="cpu")
+        least = torch.tensor([mine], device="cpu")
         with self._answered():
-            dist.all_reduce(told, op=dist.ReduceOp.MIN, group=group)
-        return int(told)
+            dist.all_reduce(least, op=dist.ReduceOp.MIN, group=group)
+        return int(least)
 
     @contextmanager
     def _answered(self) -> Iterator[None]:

@@ -38,9 +38,9 @@ class _InBatchIterator(CountingIterator[list[T]]):
         index = self.random.index
         for batch in self.source.items():
             mixed = DataChunk(batch)
-            for place in range(len(mixed) - 1, 0, -1):  # Fisher and Yates
-                other = index(place + 1)
-                mixed[place], mixed[other] = mixed[other], mixed[place]
+            for at in range(len(mixed) - 1, 0, -1):  # Fisher and Yates
+                other = index(at + 1)
+                mixed[at], mixed[other] = mixed[other], mixed[at]
             del batch
             yield mixed
             del mixed

@@ -30,12 +30,12 @@ def _check_parts(form: str, item: Any, parts: tuple[Hashable, ...]) -> None:
             if part not in item:
                 raise KeyError(f"{form} found no {part!r} in {item!r:.200}")
         elif not isinstance(part, int) or not 0 <= part < len(item):
-            raise IndexError(f"{form} found no place {part!r} in {item!r:.200}, which has {len(item)}")
+            raise IndexError(f"{form} found no index {part!r} in {item!r:.200}, which has {len(item)}")
 
 
 @functional_datapipe("drop")
 class Dropper(Itemwise[Any]):
-    """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list of them.
+    """Leaves out the parts ``indices`` of each item: indices of tuples and lists, keys of dicts.
 
     State: none of its own. Raises: while iterating, IndexError or KeyError if an item lacks a part that is named,
     TypeError if it has no parts.
@@ -49,12 +49,12 @@ class Dropper(Itemwise[Any]):
         _check_parts("drop", item, self.indices)
         if isinstance(item, dict):
             return {key: value for key, value in item.items() if key not in self.indices}
-        return _like(item, [value for place, value in enumerate(item) if place not in self.indices])
+        return _like(item, [value for index, value in enumerate(item) if index not in self.indices])
 
 
 @functional_datapipe("slice")
 class Slicer(Itemwise[Any]):
-    """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the places in a list ``index``, in
+    """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the indices in a list ``index``, in
     their own order; of dicts the key ``index``, or the keys in a list of them.
 
     State: none of its own. Raises: ValueError for ``stop`` or ``step`` beside a list; while iterating, IndexError or
@@ -71,7 +71,7 @@ class Slicer(Itemwise[Any]):
         super().__init__(datapipe)
         self.named = isinstance(index, list)
         if self.named and (stop is not None or step is not None):
-            raise ValueError(f"index={index!r} names places: leave out stop={stop!r} and step={step!r}")
+            raise ValueError(f"index={index!r} is a list of indices: leave out stop={stop!r} and step={step!r}")
         step = None if step is None else check_count("step", step, at_least=1)
         self.index = _several(index) if self.named else plain_key(index)
         self.stop = plain(stop)
@@ -83,7 +83,7 @@ class Slicer(Itemwise[Any]):
         if isinstance(item, dict):
             return {key: value for key, value in item.items() if key in parts}
         if self.named:
-            return _like(item, [value for place, value in enumerate(item) if place in parts])
+            return _like(item, [value for index, value in enumerate(item) if index in parts])
         return item[self.index : self.stop : self.step]
 
 
@@ -111,8 +111,8 @@ class Flattener(Itemwise[Any]):
                 raise ValueError(f"flatten would put a key twice into {item!r:.200}: say which parts, by indices=")
             return flat
         parts: list[Any] = []
-        for place, value in enumerate(item):
-            parts.extend(value if self._flattens(place) and isinstance(value, list | tuple) else [value])
+        for index, value in enumerate(item):
+            parts.extend(value if self._flattens(index) and isinstance(value, list | tuple) else [value])
         return _like(item, parts)
 
     def _flattens(self, part: Hashable) -> bool:

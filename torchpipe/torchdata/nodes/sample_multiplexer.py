@@ -74,23 +74,23 @@ class _SampleIterator(NodeIterator[T]):
     def set_state(self, state: dict[str, Any]) -> None:
         self.random.load_state_dict(state["random"])
         self.open = stored_items(state, "open", at_most=len(self.inputs))
-        if not set(self.open) <= set(range(len(self.inputs))) or any(type(place) is not int for place in self.open):
+        if not set(self.open) <= set(range(len(self.inputs))) or any(type(index) is not int for index in self.open):
             raise StateError(f"the state has inputs {self.open!r:.60} of {len(self.inputs)}")
 
     def run(self) -> Iterator[T]:
         while self.open:
-            place = self._drawn() if len(self.open) > 1 else self.open[0]
-            held = [next(self.inputs[place].items(), _END)]
+            index = self._drawn() if len(self.open) > 1 else self.open[0]
+            held = [next(self.inputs[index].items(), _END)]
             if held[0] is _END:
-                self.open.remove(place)
+                self.open.remove(index)
             else:
                 yield held.pop()
 
     def _drawn(self) -> int:
         weights = self.node.weights
-        at = self.random.index(_FINE) / _FINE * sum(weights[place] for place in self.open)
-        for place in self.open:
-            at -= weights[place]
+        at = self.random.index(_FINE) / _FINE * sum(weights[index] for index in self.open)
+        for index in self.open:
+            at -= weights[index]
             if at < 0:
-                return place
+                return index
         return self.open[-1]  # rounding

@@ -71,9 +71,9 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
             else:
                 yield held.pop()
 
-    def _let_go(self, place: int) -> None:
-        self.end_pass(self.open[place].parts)
-        self.open[place] = self.open[-1]  # the last one fills the gap
+    def _let_go(self, index: int) -> None:
+        self.end_pass(self.open[index].parts)
+        self.open[index] = self.open[-1]  # the last one fills the gap
         self.open.pop()
 
     def current(self) -> object:

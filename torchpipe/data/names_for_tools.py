@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["KnownToTools"]
+__all__ = ["NamesForTools"]
 
 
-class KnownToTools:
+class NamesForTools:
     """Mixed into the loader, before torch's."""
 
     _index_sampler: Any

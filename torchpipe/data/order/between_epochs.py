@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.data.order.samplers import MOST_SEED, load_into, stands_at
-from torchpipe.data.order.sampling import check_place
+from torchpipe.data.order.sampling import check_sampler_position
 from torchpipe.errors import StateMismatchError
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
@@ -23,21 +23,29 @@ from torchpipe.state.flat import MAX_SHARDS, damaged, shown
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["adopt", "check_seeding", "check_standing", "forget", "keep_start", "restore", "standing"]
+__all__ = [
+    "between_epochs",
+    "check_between_epochs",
+    "check_seeding",
+    "forget",
+    "keep_division",
+    "keep_start",
+    "restore",
+]
 
 
 def keep_start(loader: DataLoader[Any]) -> None:
     """The first epoch is about to begin, or a state is being loaded: what this loader can be taken back to."""
     if loader._ranked is None and loader._samplers.start is None:
-        loader._samplers.start = standing(loader, begun=False)
+        loader._samplers.start = between_epochs(loader, begun=False)
         dataset = loader._plain_dataset()
         if loader._is_iterable and not loader.num_workers and not isinstance(dataset, TorchIterDataPipe):
             loader._samplers.dataset = kept_of(dataset)
 
 
-def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
-    """Plain data. ``begun``: has an epoch been iterated? Before that, samplers are as they were made, or as the user
-    has changed them since: a loader that has been used is taken back to there.
+def between_epochs(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
+    """Plain data. ``begun``: True if an epoch has been iterated. Before that, samplers are as they were made, or as the
+    user has changed them since: a loader that has been used is taken back to there.
     """
     if loader._ranked is not None:
         return {"seed": loader._ranked.foretell()}
@@ -64,13 +72,13 @@ def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
 
 
 def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
-    """Let the next epoch take over what :func:`check_standing` has looked at. ``order``: of one that is under way."""
+    """Let the next epoch take over what :func:`check_between_epochs` accepts. ``order``: of one that is under way."""
     samplers = loader._samplers
     sampler = samplers.sampler
     loader._lanes, loader._sampler_end, loader._sampler_loaded = None, None, False
     division = (state or {}).get("division")
     if division is not None:
-        adopt(loader, *division)
+        keep_division(loader, *division)
     if order is not None and isinstance(sampler, RolloverBatchSampler):
         sampler.carried = list(order["start"]["carried"])  # now: the length counts it
     if order is not None or state is None:
@@ -89,20 +97,20 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
 def _put_back(loader: DataLoader[Any], state: dict[str, Any]) -> None:
     """What a sampler and a dataset in this process say of themselves."""
     owner, dataset = loader._samplers.owner, _dataset_with_state(loader)
-    place = state.get("sampler")
-    if owner is not None and place is not None and (place["ends"] or not stands_at(owner, place["state"])):
-        load_into(owner, place["state"])
-        loader._sampler_loaded, loader._sampler_end = True, place
+    position = state.get("sampler")
+    if owner is not None and position is not None and (position["ends"] or not stands_at(owner, position["state"])):
+        load_into(owner, position["state"])
+        loader._sampler_loaded, loader._sampler_end = True, position
     if dataset is not None and "dataset" in state and not stands_at(dataset, state["dataset"]):
         load_into(dataset, state["dataset"])
 
 
-def adopt(loader: DataLoader[Any], shards: int, workers: bool) -> None:
+def keep_division(loader: DataLoader[Any], shards: int, workers: bool) -> None:
     """Let all epochs of an iterable dataset be divided as in the run that a state is of."""
-    loader._adopted = None
+    loader._saved_division = None
     if loader._division == (shards, workers):
         return
-    loader._adopted = shards, workers
+    loader._saved_division = shards, workers
     warn_user(
         f"the state is of a run with num_workers={shards if workers else 0}, and this loader has num_workers="
         f"{loader.num_workers}: an iterable dataset is divided among its workers, so that the order of samples depends "
@@ -115,7 +123,7 @@ def adopt(loader: DataLoader[Any], shards: int, workers: bool) -> None:
 def forget(loader: DataLoader[Any]) -> None:
     """Let the next epoch take over nothing: samplers and datasets are as they were before the first."""
     loader._base_seed, loader._sampler_loaded, loader._sampler_end, loader._lanes = None, False, None, None
-    loader._adopted = None
+    loader._saved_division = None
     samplers = loader._samplers
     if isinstance(samplers.sampler, RolloverBatchSampler):
         samplers.sampler.carried = []
@@ -140,7 +148,7 @@ def check_seeding(loader: DataLoader[Any], batches: dict[str, Any] | None) -> No
         )
 
 
-def check_standing(loader: DataLoader[Any], state: Any) -> None:
+def check_between_epochs(loader: DataLoader[Any], state: Any) -> None:
     """Raises: StateError for what is no such state, StateMismatchError for that of another loader."""
     if not isinstance(state, dict):
         raise damaged("it does not say what is kept between epochs")
@@ -153,7 +161,7 @@ def check_standing(loader: DataLoader[Any], state: Any) -> None:
         raise damaged("it does not say how its samplers stand")
     loader._samplers.check(state["samplers"])
     if "sampler" in state:
-        check_place(state["sampler"])
+        check_sampler_position(state["sampler"])
     if "base_seed" in state:
         stored_count(state, "base_seed", MOST_SEED)
     division = state.get("division")
