@@ -24,8 +24,8 @@ KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
 class Position:
     """``delivered`` batches of ``epoch`` have been handed out; ``order`` and ``batches`` tell how to go on.
 
-    The rest of the epoch may be empty. Without ``order`` and ``batches`` the epoch has not begun, and ``between_epochs``
-    is what it takes over. ``now``: where the generators stand that epochs' seeds and orders may be drawn from.
+    The rest of the epoch may be empty. Without ``order`` and ``batches`` the epoch has not begun, and it takes over
+    ``between_epochs``. ``now``: where the generators stand that epochs' seeds and orders may be drawn from.
     """
 
     epoch: int

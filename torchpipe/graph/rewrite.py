@@ -40,7 +40,9 @@ def _rebuilt(root: DataPipe, change: Callable[[DataPipe, DataPipe], DataPipe]) -
 def replace_node(root: DataPipe, old: DataPipe, new: DataPipe) -> DataPipe:
     """The graph with ``new`` in the place of ``old``. Raises: ValueError if ``old`` is not in the graph."""
     if not any(node is old for node in walk(root)):
-        raise ValueError(f"{type(old).__name__} is not a node of this graph")
+        raise ValueError(
+            f"{type(old).__name__} is not a node of this graph: give one that torchpipe.graph.walk() yields"
+        )
     return replace_nodes(root, {id(old): new})
 
 

@@ -84,8 +84,8 @@ def check_position(loader: Any, rank: int, ranks: int) -> None:
             f"the trainer divides data among dp_world_size={ranks} and this process is dp_rank={rank}, but the loader "
             f"is rank {position[0]} of {position[1]}: peers of tensor, context or pipeline parallelism would have "
             "different batches, or ranks the same ones. Give the loader these ranks: "
-            "DistributedReadingService(self.dp_group), DataLoader(..., distributed=self.dp_group), or a sampler or OrdinalReadingService of dp_rank and "
-            "dp_world_size"
+            "DistributedReadingService(self.dp_group), DataLoader(..., distributed=self.dp_group), or a sampler or "
+            "OrdinalReadingService of dp_rank and dp_world_size"
         )
 
 

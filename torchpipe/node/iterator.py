@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from torchpipe.compat.torch_datapipes import DataChunk
-from torchpipe.errors import StateError, TorchpipeError
+from torchpipe.errors import StateError, TorchpipeError, add_note
 from torchpipe.node.ownership import Keeper, watched
 from torchpipe.node.traits import node_name, traits_of
 from torchpipe.randomness.global_random import GlobalRandom
@@ -79,8 +79,8 @@ def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None
     """``state[name]``, a number of items. Raises: StateError unless it is an int from 0 to ``at_most`` (2**62)."""
     value = state.get(name)
     if type(value) is not int or not 0 <= value <= (_MOST if at_most is None else at_most):
-        limit = "" if at_most is None else f", at most {at_most}"
-        raise StateError(f"{name} is a number of items{limit}, and the state says {value!r:.40}")
+        limit = "" if at_most is None else f", and at most {at_most}"
+        raise StateError(f"the state has {name}={value!r:.40}, which must be a whole number from 0 on{limit}")
     return value
 
 
@@ -92,9 +92,8 @@ def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None
     value = state.get(name)
     if type(value) is not list or (at_most is not None and len(value) > at_most):
         held = f"{len(value)} items" if type(value) is list else f"a {type(value).__name__}"
-        raise StateError(
-            f"{name} is a list of items{'' if at_most is None else f', at most {at_most}'}, the state has {held}"
-        )
+        most = "" if at_most is None else f" of at most {at_most}"
+        raise StateError(f"the state has {held} as {name}, which must be a list{most}")
     return copy_items(value)
 
 
@@ -109,9 +108,19 @@ def _family(value: object) -> type:
 
 @contextmanager
 def refusing_misfits(what: str) -> Iterator[None]:
-    """What code raises over a state that is not its own becomes a StateError that names ``what``."""
+    """What code raises over a state that is not its own becomes a StateError that names ``what``; a StateError of the
+    library's own is told by a note whose state it is, and what to do.
+    """
     try:
         yield
+    except StateError as error:
+        if type(error) is StateError and not hasattr(error, "__notes__"):
+            add_note(
+                error,
+                f"torchpipe: raised while {what} loaded its state. Unless the data have changed, it is damaged or was "
+                "saved with another graph: use an older checkpoint, or build the graph as it was",
+            )
+        raise
     except _MISFIT as error:
         if isinstance(error, TorchpipeError):
             raise
@@ -265,7 +274,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             elif present is None or value is None or _family(value) == _family(present):
                 setattr(self, name, copy_item(value))
             else:
-                raise StateError(f"{name} is a {type(present).__name__}, and the state says {value!r:.40}")
+                kind = type(present).__name__
+                raise StateError(f"the state has {name}={value!r:.40}, which must be of type {kind}")
 
     def take_over(self, functions: Sequence[Any]) -> None:
         """Save these with the iterator: copies, made for this pass, of the node's functions that have state."""

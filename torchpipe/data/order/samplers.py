@@ -339,17 +339,24 @@ class Samplers:
         if len(epochs) != len(self.parts) or any(
             epoch is not None and not _takes_epochs(part) for part, epoch in zip(self.parts, epochs)
         ):
-            raise StateMismatchError("the state has epochs of other samplers than this loader's")
+            raise StateMismatchError(
+                "the state has epochs of other samplers than this loader's: make the loader with the samplers that it had "
+                "when the state was saved"
+            )
 
     def check_parts(self, parts: Any) -> None:
         """Raises: as :meth:`check_now`, for what is no result of :meth:`present_parts`."""
         if type(parts) is not list or any(item is not None and not isinstance(item, dict) for item in parts):
             raise damaged(f"what it keeps of samplers is {shown(parts)}")
         if len(parts) != len(self.parts):
-            raise StateMismatchError(f"the state has {len(parts)} samplers, this loader has {len(self.parts)}")
+            raise StateMismatchError(
+                f"the state has {len(parts)} samplers, this loader has {len(self.parts)}: make it as it was"
+            )
         for part, made, saved in zip(self.parts, self._made, parts):
             if (made is None) != (saved is None) and self.owner is None:
-                raise StateMismatchError(f"the state has samplers of other kinds than this {type(part).__name__}")
+                raise StateMismatchError(
+                    f"the state has samplers of other kinds than this {type(part).__name__}: make it as it was"
+                )
             if made is not None and saved is not None:
                 made.check(saved.get("kept"))
 

@@ -155,7 +155,10 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
         return
     shuffled = _is_shuffled(sampler)
     if shuffled != ("seed" in state):
-        raise StateMismatchError("the state has a seed for an order that has none, or the reverse")
+        raise StateMismatchError(
+            "the state is of a loader that shuffles by a seed and this one does not, or the reverse: make the loader "
+            "with the same shuffle= and sampler="
+        )
     if shuffled and state["seed"] is not None:
         stored_count(state, "seed", MOST_SEED)
     sized: Any = sampler.sampler if type(sampler) is BatchSampler else sampler

@@ -35,7 +35,7 @@ def _check_parts(form: str, item: Any, parts: tuple[Hashable, ...]) -> None:
 
 @functional_datapipe("drop")
 class Dropper(Itemwise[Any]):
-    """Leaves out the parts ``indices`` of each item: indices of tuples and lists, keys of dicts.
+    """Leaves out the parts ``indices`` of each item: indices of tuples and lists, keys of dicts; one or several.
 
     State: none of its own. Raises: while iterating, IndexError or KeyError if an item lacks a part that is named,
     TypeError if it has no parts.
