@@ -340,7 +340,7 @@ class Samplers:
             epoch is not None and not _takes_epochs(part) for part, epoch in zip(self.parts, epochs)
         ):
             raise StateMismatchError(
-                "the state has epochs of other samplers than this loader's: make the loader with the samplers that it had "
+                "the state has epochs of other samplers than this loader's: make the loader with the samplers it had "
                 "when the state was saved"
             )
 
