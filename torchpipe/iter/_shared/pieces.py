@@ -19,7 +19,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, divides, walk
 from torchpipe.node.validate import check_count
 
-__all__ = ["FilePieces", "rows_kept"]
+__all__ = ["FilePieces", "StreamPieces", "rows_kept"]
 
 
 class FilePieces(Switched[Piece]):
@@ -61,14 +61,12 @@ class FilePieces(Switched[Piece]):
     ) -> None:
         if unit not in UNITS:
             raise ValueError(f"unit must be one of {', '.join(map(repr, UNITS))}, got {unit!r}")
-        if not isinstance(shuffle, bool):
-            raise TypeError(f"shuffle must be True or False, got {shuffle!r} of type {type(shuffle).__name__}")
         self.piece_bytes = None if piece_bytes is None else check_count("piece_bytes", piece_bytes, at_least=1)
         self.unit = unit
         self.compression = check_compression(compression)
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.own_seed: int | None = None
-        self.enabled = shuffle
+        self.enabled = _checked_switch(shuffle)
         known = paths.paths if isinstance(paths, PathList) else None
         self.paths = expand_paths("FilePieces", paths, storage_options) if known is None else known
         self.plan = plan_pieces(self.paths, unit, self.piece_bytes, self.compression, self.storage_options)
@@ -99,16 +97,61 @@ class _PiecesIterator(ListedKeys[Piece], ShuffledKeys[Piece]):
     node: FilePieces
 
     def stride(self, parts: int, part: int) -> bool:
-        count = len(self.node.plan)
-        if count < parts:
-            size = self.node.piece_bytes or PIECE_BYTES
-            smaller = "" if self.node.unit == "files" else f", make them smaller (piece_bytes={size})"
-            least = {"row groups": ", or write the files with smaller row groups"}.get(self.node.unit, "")
-            raise GraphError(
-                f"{self.node.explained()} cannot be divided among {parts} shards, of which {parts - count} would "
-                f"read nothing: use fewer shards{smaller}{least}"
-            )
+        size = self.node.piece_bytes or PIECE_BYTES
+        smaller = "" if self.node.unit == "files" else f", make them smaller (piece_bytes={size})"
+        least = {"row groups": ", or write the files with smaller row groups"}.get(self.node.unit, "")
+        _check_enough(len(self.node.plan), parts, f"{self.node.explained()} cannot", f"{smaller}{least}")
         return super().stride(parts, part)
+
+
+def _check_enough(count: int, parts: int, what: str, way_out: str) -> None:
+    """Raises: GraphError for fewer pieces than shards."""
+    if count < parts:
+        raise GraphError(
+            f"{what} be divided among {parts} shards, of which {parts - count} would read nothing: use fewer shards"
+            f"{way_out}"
+        )
+
+
+class StreamPieces(Switched[int]):
+    """Yields the numbers of the shards that a stream of Hugging Face has, in random order with ``shuffle``.
+
+    State: one integer, a key. Raises: GraphError, when a pass begins, if there are more shards than these.
+    """
+
+    by_index = True
+
+    def __init__(self, count: int, shuffle: bool) -> None:
+        self.count = count
+        self.own_seed: int | None = None
+        self.enabled = _checked_switch(shuffle)
+
+    @property
+    def seeded(self) -> bool:  # type: ignore[override]
+        return self.enabled
+
+    def __len__(self) -> int:
+        return self.count
+
+    def explained(self) -> str:
+        return f"{_several(self.count, 'shard')} of the stream"
+
+    def iterate(self, context: Context) -> NodeIterator[int]:
+        return _NumbersIterator(self, context, range(self.count), range(self.count))
+
+
+class _NumbersIterator(ShuffledKeys[int]):
+    def stride(self, parts: int, part: int) -> bool:
+        node: Any = self.node
+        way_out = ", write the data in more files, or divide rows (sharding_filter(), with which each reads all)"
+        _check_enough(node.count, parts, f"a stream of {_several(node.count, 'shard')} (its files) cannot", way_out)
+        return super().stride(parts, part)
+
+
+def _checked_switch(shuffle: bool) -> bool:
+    if not isinstance(shuffle, bool):
+        raise TypeError(f"shuffle must be True or False, got {shuffle!r} of type {type(shuffle).__name__}")
+    return shuffle
 
 
 def _several(count: int, what: str) -> str:

@@ -28,6 +28,9 @@ class PieceSharder(IterDataPipe[T]):
     records; other readers, and those of compressed files, whole files. With ``shuffle`` the pieces come in random
     order, another one in each epoch; the records within one stay in order: put ``shuffle()`` behind it to mix them.
 
+    A stream of Hugging Face's (:class:`~torchpipe.iter.HuggingFaceReader`) is divided by its own shards, which are its
+    files; ``piece_bytes`` does not count.
+
     Tar archives and TFRecord files without an index are whole files too, unless ``piece_bytes`` is given: local ones
     are scanned then. ``loader.explain()`` says how many pieces there are, and which files are not divided.
 
@@ -41,6 +44,8 @@ class PieceSharder(IterDataPipe[T]):
         cls, datapipe: IterDataPipe[T], *, shuffle: bool = True, piece_bytes: int | None = None
     ) -> IterDataPipe[T]:
         check_input("shard_pieces", datapipe)
+        if hasattr(type(datapipe), "in_pieces"):  # a stream that has shards of its own
+            return datapipe.in_pieces(shuffle)  # type: ignore[no-any-return]
         _check_reader(datapipe)
         reader: Any = datapipe
         pieces = FilePieces(

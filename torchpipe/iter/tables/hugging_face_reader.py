@@ -18,6 +18,9 @@ from torchpipe.compat.datasets_private import first_part
 from torchpipe.compat.packages import needs
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.indexed.keys import KeysIterator
+from torchpipe.iter._shared.bases import form_on
+from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.pieces import StreamPieces
 from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -43,6 +46,9 @@ class HuggingFaceReader(IterDataPipe[Any]):
     start, with a :class:`~torchpipe.ReplayWarning`: shuffle with the pipeline's ``shuffle`` instead, whose state is
     exact.
 
+    ``shard_pieces()`` right behind a stream of several files, or shards of its own, lets each shard of the loader read
+    its own of them alone, in another order in each epoch.
+
     State: one integer; of a stream its own state, a count and a checksum of 4 bytes for each of the rows read again.
 
     Raises: ImportError without ``datasets``; TypeError for anything but such a dataset, a ``DatasetDict`` included;
@@ -50,6 +56,7 @@ class HuggingFaceReader(IterDataPipe[Any]):
     """
 
     fingerprint_data = ("dataset",)
+    source: IterDataPipe[int] | None = None  # of the numbers of a stream's shards, if it is read in pieces
 
     def __init__(self, dataset: Any, batch_size: int | None = None) -> None:
         datasets = needs("datasets", "HuggingFaceReader")
@@ -76,6 +83,15 @@ class HuggingFaceReader(IterDataPipe[Any]):
         """True for a stream that shuffles anew in each epoch."""
         return self.streams and _keeps_a_buffer(self.dataset)
 
+    def in_pieces(self, shuffle: bool) -> IterDataPipe[Any]:
+        """The same stream, of which each shard reads its own files. Raises: TypeError for a ``Dataset``."""
+        if not self.streams or self.source is not None:
+            why = "divided already" if self.streams else "read by index: put shuffle() and sharding_filter() behind it"
+            raise TypeError(f"shard_pieces() divides streams once, and the dataset of {node_name(self)} is {why}")
+        divided = copy.copy(self)
+        divided.source = form_on(StreamPieces(self.dataset.num_shards, shuffle), "sharding_filter")()
+        return divided
+
     def __len__(self) -> int:
         if self.streams:
             raise TypeError("a streaming dataset does not know its length")
@@ -83,6 +99,8 @@ class HuggingFaceReader(IterDataPipe[Any]):
         return (len(self.dataset) + size - 1) // size
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
+        if self.source is not None:
+            return _PiecesIterator(self, context, self.source)
         if self.streams:
             return _StreamIterator(self, context)
         size = self.batch_size
@@ -117,7 +135,7 @@ class _StreamIterator(NodeIterator[Any]):
 
     def __init__(self, node: HuggingFaceReader, context: Context) -> None:
         super().__init__(node, context)
-        self._rows = _Rows(node, context.epoch)
+        self._rows = _Rows(node, node.dataset, context.epoch)
         context.shared.replays.append(self._rows)
 
     def get_state(self) -> dict[str, Any]:
@@ -137,6 +155,32 @@ class _StreamIterator(NodeIterator[Any]):
         super().close()
 
 
+class _PiecesIterator(ExpandingIterator[Any]):
+    """State: the number of the piece, and of that as of a stream."""
+
+    node: HuggingFaceReader
+
+    def expand(self, item: Any) -> Iterator[Any]:
+        dataset = self.node.dataset
+        return _Rows(self.node, dataset.shard(num_shards=dataset.num_shards, index=item), self.context.epoch)
+
+    @property
+    def replayed(self) -> bool:
+        return self._current is not None and self._current.replayed
+
+    def to_replay(self) -> tuple[str, int]:
+        if self._current is not None:
+            return self._current.to_replay()  # type: ignore[no-any-return]
+        replayed = _keeps_a_buffer(self.node.dataset) and self._loaded is not None
+        return _buffer_of(self.node), self._handed_out if replayed else 0
+
+    def close(self) -> None:
+        rows = self._current
+        super().close()
+        if rows is not None:
+            rows.close()
+
+
 class _Rows(Iterator[Any]):
     """The rows of a stream from a position on.
 
@@ -145,9 +189,10 @@ class _Rows(Iterator[Any]):
     of those very threads has to.
     """
 
-    def __init__(self, node: HuggingFaceReader, epoch: int) -> None:
+    def __init__(self, node: HuggingFaceReader, dataset: Any, epoch: int) -> None:
         self.node = node
-        self.replayed = _keeps_a_buffer(node.dataset)  # nothing but a replay of everything is exact then
+        self._given = dataset
+        self.replayed = _keeps_a_buffer(dataset)  # nothing but a replay of everything is exact then
         self._name = node_name(node)
         self._epoch = epoch
         self._position = 0
@@ -159,8 +204,7 @@ class _Rows(Iterator[Any]):
         self._loaded: dict[str, Any] = {"position": 0}
 
     def to_replay(self) -> tuple[str, int]:
-        name = f"the shuffle buffer of the dataset in {self._name}"
-        return name, self._position if self.replayed and not self._ended else 0
+        return _buffer_of(self.node), self._position if self.replayed and not self._ended else 0
 
     def state_dict(self) -> dict[str, Any]:
         if self._ended:
@@ -213,7 +257,7 @@ class _Rows(Iterator[Any]):
     def _open(self, mark: _Mark) -> None:
         """Stand there, if the stream's own state is right."""
         self._rows = None  # ends its threads, if it has any
-        self._dataset = _private(self.node.dataset)
+        self._dataset = _private(self._given)
         self._dataset.set_epoch(self._epoch)
         if mark.stream is not None:
             self._dataset.load_state_dict(copy.deepcopy(mark.stream))
@@ -260,6 +304,10 @@ class _Rows(Iterator[Any]):
                 return False
             self._sums.append(expected)
         return True
+
+
+def _buffer_of(node: HuggingFaceReader) -> str:
+    return f"the shuffle buffer of the dataset in {node_name(node)}"
 
 
 def _as_it_was(random: Any) -> AbstractContextManager[Any]:

@@ -1,0 +1,144 @@
+"""``shard_pieces`` behind a stream of Hugging Face's: each shard reads its own files alone, every row once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from reading_services import MultiProcessingReadingService
+from tests.laws.executors import pids
+from tests.reads import bytes_read_by
+from torchpipe import DataLoader2, InProcessReadingService
+from torchpipe.errors import GraphError, ReplayWarning
+from torchpipe.iter import HuggingFaceReader
+from torchpipe.node.datapipe import iterate
+from torchpipe.testing import check_node
+
+FILES, ROWS = 10, 30
+
+
+def generated(files: list[int]) -> Any:
+    for file in files:
+        for row in range(ROWS):
+            yield {"id": file * ROWS + row}
+
+
+def from_generator(_: Path) -> Any:
+    return datasets.IterableDataset.from_generator(generated, gen_kwargs={"files": list(range(FILES))})
+
+
+def from_table(_: Path) -> Any:
+    return datasets.Dataset.from_dict({"id": range(FILES * ROWS)}).to_iterable_dataset(num_shards=FILES)
+
+
+def from_files(folder: Path) -> Any:
+    for number in range(FILES):
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        pq.write_table(pa.table({"id": ids, "x": [bytes(30_000)] * ROWS}), folder / f"{number}.parquet",
+                       compression=None, use_dictionary=False)  # fmt: skip
+    files = [str(folder / f"{number}.parquet") for number in range(FILES)]
+    return datasets.load_dataset("parquet", data_files=files, split="train", streaming=True, cache_dir=str(folder))
+
+
+MAKERS: list[Callable[[Path], Any]] = [from_generator, from_table, from_files]
+
+
+def ids(rows: Any) -> list[int]:
+    return [row["id"] for row in rows]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_L1_the_shards_have_each_row_once(make: Any, tmp_path: Path) -> None:
+    node = HuggingFaceReader(make(tmp_path)).shard_pieces()
+    assert "StreamPieces  [10 shards of the stream]" in DataLoader2(node).explain()
+    for shards in (1, 2, 3, 8, 10):
+        parts = [ids(iterate(node, seed=3, shard=shard, num_shards=shards)) for shard in range(shards)]
+        assert sorted(chain(*parts)) == list(range(FILES * ROWS))
+        assert all(parts)
+    first, second = (ids(iterate(node, seed=3, epoch=epoch)) for epoch in (0, 1))
+    assert first != second
+    assert ids(iterate(HuggingFaceReader(make(tmp_path)).shard_pieces(shuffle=False))) == list(range(FILES * ROWS))
+    with pytest.raises(GraphError, match=r"stream of 10 shards \(its files\) cannot be divided among 128 shards.*118"):
+        next(iterate(node, shard=0, num_shards=128))
+
+
+@pytest.mark.parametrize("make", MAKERS[:2])
+def test_L2_exact_resume(make: Any, tmp_path: Path) -> None:
+    check_node(lambda: HuggingFaceReader(make(tmp_path)).shard_pieces(), num_shards=3, positions=6)
+    check_node(lambda: HuggingFaceReader(make(tmp_path), batch_size=7).shard_pieces(), epochs=[0], positions=5)
+
+
+def test_L2_a_stream_that_shuffles_itself_is_replayed_within_a_piece() -> None:
+    def make() -> Any:
+        return HuggingFaceReader(from_generator(Path()).shuffle(seed=1, buffer_size=5)).shard_pieces()
+
+    assert sorted(ids(iterate(make(), seed=1))) == list(range(FILES * ROWS))
+    check_node(make, epochs=[1], num_shards=2, positions=5)
+    with DataLoader2(make()) as loader:
+        rows = ids(islice(iter(loader), 40))
+        state = loader.state_dict()
+        with pytest.warns(ReplayWarning, match="shuffle buffer"):
+            loader.load_state_dict(state)
+            rows += ids(loader)
+        assert sorted(rows) == list(range(FILES * ROWS))
+
+
+def loader_of(workers: int | None) -> DataLoader2[Any]:
+    service: Any = (
+        InProcessReadingService(num_shards=4)
+        if workers is None
+        else MultiProcessingReadingService(workers, num_shards=4)
+    )
+    loader: DataLoader2[Any] = DataLoader2(
+        HuggingFaceReader(from_generator(Path())).shard_pieces(), reading_service=service
+    )
+    loader.seed(5)
+    return loader
+
+
+def test_L1_L3_L4_one_stream_in_workers_that_are_killed_and_a_state_moves() -> None:
+    with loader_of(None) as alone:
+        expected = [ids(alone) for _ in range(2)]
+    with loader_of(2) as loader:
+        iterator = iter(loader)
+        got = ids(islice(iterator, 130))
+        os.kill(pids(loader)[0], signal.SIGKILL)
+        got += ids(islice(iterator, 10))
+        state = loader.state_dict()
+        assert got + ids(iterator) == expected[0]
+        assert ids(loader) == expected[1]
+    with loader_of(1) as again:
+        again.load_state_dict(state)
+        assert got + ids(again) == expected[0]
+        assert ids(again) == expected[1]
+
+
+def test_L5_a_shard_reads_its_share_of_the_bytes(tmp_path: Path) -> None:
+    stream = from_files(tmp_path)
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
+    node = HuggingFaceReader(stream).shard_pieces()
+    next(iterate(node))  # what is read once for all
+    for shards in (1, 2, 5, 10):
+        count = bytes_read_by(lambda shards=shards: list(iterate(node, shard=shards - 1, num_shards=shards)))  # type: ignore[misc]
+        assert 0.9 * size / shards < count < 1.1 * size / shards, (shards, count * shards / size)
+
+
+def test_L7_what_cannot_be_divided_so_is_refused() -> None:
+    stream = from_generator(Path())
+    with pytest.raises(TypeError, match=r"read by index: put shuffle\(\) and sharding_filter\(\) behind"):
+        HuggingFaceReader(datasets.Dataset.from_dict({"id": [1]})).shard_pieces()
+    with pytest.raises(TypeError, match="divided already"):
+        HuggingFaceReader(stream).shard_pieces().shard_pieces()
+    with pytest.raises(TypeError, match="shuffle must be True or False"):
+        HuggingFaceReader(stream).shard_pieces(shuffle="yes")
+    with pytest.raises(GraphError, match="two sharding points"):
+        DataLoader2(HuggingFaceReader(stream).shard_pieces().sharding_filter())
