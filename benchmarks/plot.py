@@ -56,7 +56,13 @@ _MORE = {
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
     "p8c": (("gb_per_s", "GB/s without a step"), ("step_ms", "ms of the step alone")),
     "p20": (("p2_percent", "% in P2"), ("p4_percent", "% in P4")),
-    "p24": (("jsonl_8_per_s", "jsonl, of 8"), ("jsonl_1_per_s", "of 1"), ("parquet_128_per_s", "parquet, of 128")),
+    "p24": (
+        ("jsonl_8_per_s", "jsonl, of 8"),
+        ("jsonl_1_per_s", "of 1"),
+        ("parquet_128_per_s", "parquet, of 128"),
+        ("tar_128_per_s", "tar, of 128"),
+        ("tfrecord_128_per_s", "TFRecord, of 128"),
+    ),
     "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }
 _NO_LOADERS = (

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["graph"]
+from benchmarks.peers._one_shard import BUFFER, KINDS, stream
+
+__all__ = ["KINDS", "documents"]
 
 
-def graph(reader: Any, piece_bytes: int) -> Any:
-    return reader.shuffle(buffer_size=1_000).sharding_filter()
+def _divided(reader: Any) -> Any:
+    return reader.shuffle(buffer_size=BUFFER).sharding_filter()
+
+
+def documents(
+    kind: str, files: tuple[str, ...], piece_bytes: int, epoch: int, shard: int, shards: int
+) -> Iterator[dict[str, Any]]:
+    return stream(kind, files, _divided, epoch, shard, shards)
