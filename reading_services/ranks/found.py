@@ -37,5 +37,5 @@ def check_found(found: Sequence[Found]) -> None:
     raise RankError(
         f"the ranks have found different files with {name}: rank 0 {described(first)}, rank {other} "
         f"{described(second)}. Has one come or changed while the ranks began? They divide what is in the files: look "
-        "the paths up once, and give all ranks the same list"
+        "the paths up once, and give all ranks the same list; shard_pieces(plan_file=...) does both"
     )

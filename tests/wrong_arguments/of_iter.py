@@ -175,6 +175,8 @@ FORMS += [  # counts, lengths and weights
     wrong("shard_pieces", ValueError, "piece_bytes", on=lines, piece_bytes=0),
     wrong("shard_pieces", TypeError, "piece_bytes", on=lines, piece_bytes="1MB"),
     wrong("shard_pieces", TypeError, "shuffle", on=lines, shuffle="yes"),
+    wrong("shard_pieces", TypeError, "plan_file", on=lines, plan_file=3),
+    wrong("shard_pieces", ValueError, "plan_file", on=lines, plan_file="s3://bucket/plan"),
     wrong("end_caching", ValueError, "timeout", on=begun, timeout=0),
 ]
 

@@ -136,7 +136,7 @@ class IterMethods(Generic[T_co]):
         """
 
     def drop(self, indices: Hashable | list[Hashable]) -> IterDataPipe[Any]:
-        """Leaves out the parts ``indices`` of each item: indices of tuples and lists, keys of dicts."""
+        """Leaves out the parts ``indices`` of each item: indices of tuples and lists, keys of dicts; one or several."""
 
     def dynamic_batch(
         self,
@@ -729,7 +729,9 @@ class IterMethods(Generic[T_co]):
         all names that they stand for.
         """
 
-    def shard_pieces(self, *, shuffle: bool = True, piece_bytes: int | None = None) -> IterDataPipe[T_co]:
+    def shard_pieces(
+        self, *, shuffle: bool = True, piece_bytes: int | None = None, plan_file: str | os.PathLike[str] | None = None
+    ) -> IterDataPipe[T_co]:
         """The same reader of files, over pieces of them that are shuffled and divided: each shard reads its own
         alone.
         """

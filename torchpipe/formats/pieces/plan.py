@@ -77,6 +77,37 @@ class PiecePlan(Sequence[Piece]):
         self.group_counts = np.array([len(part) for part in known], np.int64)  # of each file
         self._first_rows = np.cumsum([0, *self.group_counts])
 
+    def to_data(self) -> dict[str, Any]:
+        """Plain data and arrays, from which :meth:`from_data` makes the plan again."""
+        return {
+            "unit": self.unit,
+            "paths": list(self.paths),
+            "sizes": list(self.sizes),
+            "stamps": self._stamps,
+            "counts": np.bincount(self._files, minlength=len(self.paths)).astype(np.int64),
+            "spans": self._spans,
+            "whole": self.whole,
+            "rows": self.rows,
+            "group_counts": self.group_counts,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> PiecePlan:
+        """Raises: ValueError, TypeError, LookupError for what is no plan."""
+        paths, sizes, stamps = data["paths"], data["sizes"], data["stamps"]
+        counts, spans, rows, group_counts = (data[name] for name in ("counts", "spans", "rows", "group_counts"))
+        if not (len(paths) == len(sizes) == len(stamps) == len(counts) and spans.shape == (sum(counts), 2)):
+            raise ValueError("its parts do not fit each other")
+        pieces = np.split(spans, np.cumsum(counts)[:-1])
+        groups = [None] * len(paths) if rows is None else np.split(rows, np.cumsum(group_counts)[:-1])
+        cuts = [
+            _Cut(stamp, size, np.append(part[:, 0], part[-1, 1]) if len(part) > 1 else None, known)
+            for stamp, size, part, known in zip(stamps, sizes, pieces, groups, strict=True)
+        ]
+        plan = cls(paths, data["unit"], cuts)
+        plan.whole = dict(data["whole"])
+        return plan
+
     def __len__(self) -> int:
         return len(self._files)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torchpipe.errors import GraphError
 from torchpipe.formats.pieces.plan import PIECE_BYTES, UNITS, Piece, PiecePlan, plan_pieces
+from torchpipe.formats.pieces.plan_file import check_plan_file, plan_in_file
 from torchpipe.formats.storage.content import check_compression
 from torchpipe.formats.storage.listed import listed
 from torchpipe.formats.storage.paths import expand_paths
@@ -39,7 +41,9 @@ class FilePieces(Switched[Piece]):
 
     The plan is made with the node, from the sizes of the files and the tables at the ends of parquet files, those of
     several files at once: all shards have the same, and files that come later are in none. ``shard_pieces`` of a reader
-    makes this node and divides it.
+    makes this node and divides it. With ``plan_file``, a local path, it is made once for all ranks, and for runs that
+    resume: whoever comes first writes it there, and all others read it, look at no file, and leave out what has come
+    since.
 
     State: one integer, a key, and which files there were, as of :class:`~torchpipe.iter.PathList`. Raises: as there,
     and ValueError for what is no such file; GraphError, when a pass begins, if there are more shards than pieces.
@@ -47,7 +51,8 @@ class FilePieces(Switched[Piece]):
 
     by_index = True
     names_files = True
-    fingerprint_ignores = ("paths", "listed", "plan", "storage_options")  # a run may move to where the data lie
+    # A run may move to where the data lie
+    fingerprint_ignores = ("paths", "listed", "plan", "plan_file", "storage_options")
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class FilePieces(Switched[Piece]):
         piece_bytes: int | None = None,
         compression: str | None = "infer",
         storage_options: Mapping[str, Any] | None = None,
+        plan_file: str | os.PathLike[str] | None = None,
     ) -> None:
         if unit not in UNITS:
             raise ValueError(f"unit must be one of {', '.join(map(repr, UNITS))}, got {unit!r}")
@@ -68,8 +74,12 @@ class FilePieces(Switched[Piece]):
         self.own_seed: int | None = None
         self.enabled = _checked_switch(shuffle)
         known = paths.paths if isinstance(paths, PathList) else None
-        self.paths = expand_paths("FilePieces", paths, storage_options) if known is None else known
-        self.plan = plan_pieces(self.paths, unit, self.piece_bytes, self.compression, self.storage_options)
+        found = expand_paths("FilePieces", paths, storage_options) if known is None else known
+        make = partial(plan_pieces, found, unit, self.piece_bytes, self.compression, self.storage_options)
+        self.plan_file = check_plan_file(plan_file)
+        asked = {"unit": unit, "piece_bytes": self.piece_bytes, "compression": self.compression}
+        self.plan = make() if self.plan_file is None else plan_in_file(self.plan_file, found, asked, make)
+        self.paths = self.plan.paths
         self.listed = listed(names_below(self.paths), self.plan.sizes)
 
     @property

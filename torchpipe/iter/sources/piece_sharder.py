@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, TypeVar
 
 from torchpipe.iter._shared.bases import form_on
@@ -29,10 +30,13 @@ class PieceSharder(IterDataPipe[T]):
     order, another one in each epoch; the records within one stay in order: put ``shuffle()`` behind it to mix them.
 
     A stream of Hugging Face's (:class:`~torchpipe.iter.HuggingFaceReader`) is divided by its own shards, which are its
-    files; ``piece_bytes`` does not count.
+    files; ``piece_bytes`` and ``plan_file`` do not count.
 
     Tar archives and TFRecord files without an index are whole files too, unless ``piece_bytes`` is given: local ones
     are scanned then. ``loader.explain()`` says how many pieces there are, and which files are not divided.
+
+    The plan is made with the node, and all workers have it. ``plan_file``, a local path, keeps it for ranks and for
+    runs that resume: they look at no file again, and a file that has come since is in no plan.
 
     There have to be as many pieces as shards: else take smaller ones. ``len()`` is known of parquet.
 
@@ -41,7 +45,12 @@ class PieceSharder(IterDataPipe[T]):
     """
 
     def __new__(  # type: ignore[misc]
-        cls, datapipe: IterDataPipe[T], *, shuffle: bool = True, piece_bytes: int | None = None
+        cls,
+        datapipe: IterDataPipe[T],
+        *,
+        shuffle: bool = True,
+        piece_bytes: int | None = None,
+        plan_file: str | os.PathLike[str] | None = None,
     ) -> IterDataPipe[T]:
         check_input("shard_pieces", datapipe)
         if hasattr(type(datapipe), "in_pieces"):  # a stream that has shards of its own
@@ -55,6 +64,7 @@ class PieceSharder(IterDataPipe[T]):
             piece_bytes=piece_bytes,
             compression=getattr(reader, "compression", "infer"),
             storage_options=reader.storage_options,
+            plan_file=plan_file,
         )
         divided = form_on(pieces, "sharding_filter")()
         return with_inputs(reader, lambda _: divided)  # type: ignore[no-any-return]
