@@ -129,6 +129,11 @@ class SequentialReadingService(ReadingServiceInterface):
             begin = partial(service.run_iteration, begin=begin)
         return begin(start)
 
+    def exact_position(self, start: EpochStart) -> dict[str, Any]:
+        for service in self._preparing:
+            start = service.hosting(start)
+        return self._executing.exact_position(start)
+
     def finalize_iteration(self) -> None:
         with ExitStack() as stack:  # each is called, whatever the others raise
             for service in reversed(self._preparing):

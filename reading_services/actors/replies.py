@@ -68,6 +68,7 @@ class Produced:
     count: int = 0
     packed: Packed | None = None
     snapshot: bytes | None = None
+    courses: Sequence[int] = ()
     ended: bool = False
     error: bytes | None = None
     reports: Sequence[Report] = ()
@@ -131,6 +132,7 @@ def arrival_of(produced: Produced) -> Arrival:
         count=produced.count,
         nbytes=0 if packed is None else sum(packed.sizes),
         snapshot=produced.snapshot,
+        courses=produced.courses,
         ended=produced.ended,
         error=None if produced.error is None else load_error(produced.error),
         packed=packed,

@@ -200,6 +200,7 @@ class ShardActor(ActorBase):
             count=len(chunk.items),
             packed=packed,
             snapshot=chunk.snapshot,
+            courses=chunk.courses,
             ended=chunk.ended,
             error=None if chunk.error is None else dump_error(chunk.error),
             reports=self._host.take_reports(),

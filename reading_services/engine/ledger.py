@@ -117,6 +117,7 @@ class ShardLedger:
             snapshot=self.cursor.snapshot,
             skip=self.cursor.skip,
             count=self.count,
+            course=self.cursor.course,
             held=min(self.window, self.in_use + len(self.arrived)),
             isolate_before=self.isolate_before,
         )

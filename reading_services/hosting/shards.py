@@ -134,7 +134,7 @@ class ShardHost:
                     on_again=self._progress.remade,
                     passing=(SystemExit, *self._passing),
                 )
-                shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))
+                shard.within(partial(shard.start, Cursor(start.snapshot, start.skip, course=start.course), start.count))
                 self._check_wanted()
                 self._lanes[start.lane] = _Lane(shard, start.isolate_before, Images(shard.yields_new_tensors))
                 return None

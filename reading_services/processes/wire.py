@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reading_services.engine.messages import Message
@@ -67,6 +68,7 @@ class ChunkMessage(Message):
     snapshot: bytes | None
     ended: bool
     error: bytes | None
+    courses: Sequence[int] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

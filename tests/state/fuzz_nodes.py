@@ -292,9 +292,13 @@ NODE_GRAPHS: dict[str, Callable[[Path], Any]] = {
 NODE_GRAPHS["best fit"] = partial(_packed, strategy="best_fit")
 
 RAISES: dict[str, tuple[type[Exception], ...]] = {
+    "best fit": (TypeError,),
     "csv": (ValueError,),
+    "files": (TypeError,),
     "json lines": (ValueError,),
     "keyed": (ValueError, BufferError),
+    "opened": (ValueError,),
+    "packed": (TypeError,),
     "rebatched": (TypeError, ValueError),
     "split": (ValueError,),
     "sql": (sqlite3.Error, OverflowError),

@@ -45,6 +45,10 @@ class Batches(ABC):
         """What is needed besides ``number`` and the order's state to go on from here, as plain data."""
         return {}
 
+    def exact(self, position: dict[str, Any]) -> dict[str, Any]:
+        """``position``, such that a resume makes nothing again. Raises: StateError where it has to."""
+        return position
+
     def between(self) -> list[Cursor] | None:
         """Of an epoch that has ended: where each worker's dataset begins the next one, if not at its start."""
         return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -279,6 +280,7 @@ class IterableBatches(Batches):
     ) -> None:
         self._number = start.delivered
         self._here = here
+        self._start = start
         self._service = service
         self._keeps = keeps
         self._begins = begins
@@ -329,6 +331,10 @@ class IterableBatches(Batches):
     @property
     def processes(self) -> list[Any]:
         return getattr(self._service, "processes", [])
+
+    def exact(self, position: dict[str, Any]) -> dict[str, Any]:
+        start = replace(self._start, state=position["stream"])
+        return position | {"stream": self._service.exact_position(start)}
 
     def between(self) -> list[Cursor] | None:
         return None if self._merge is None else self._merge.between()

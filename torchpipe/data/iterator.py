@@ -164,6 +164,10 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         order, now = (None, None) if self._order is None else self._order.state(delivered)
         return Position(epoch=self.epoch, delivered=delivered, order=order, batches=batches, now=now)
 
+    def exact(self, batches: dict[str, Any]) -> dict[str, Any]:
+        """What a position says of batches, such that a resume makes none again."""
+        return self._batches.exact(batches)
+
     def last_position(self) -> Any:
         """Of the sampler, if it has a state of its own and the epoch has ended."""
         return self._order.last_position() if self.finished and self._order is not None else None

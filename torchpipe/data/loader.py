@@ -42,6 +42,7 @@ from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, ch
 from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
+from torchpipe.errors import StateError
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.untraced import untraced
@@ -403,8 +404,11 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
     # -- state ----------------------------------------------------------------------------------------------------
 
     @untraced
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, exact: bool = False) -> dict[str, Any]:
         """The position after the last batch that was handed out. Starts nothing, draws nothing, asks no worker.
+
+        ``exact``: of an iterable dataset, this process makes the batches since the last snapshots again, as a resume
+        would, so that a resume need not, and the dataset may then have other code. Of other datasets every state is.
 
         Keys: version, dataset, length, batch_size, drop_last, sampler, collate, epoch, delivered and payload (text):
         JSON can hold it.
@@ -412,10 +416,19 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
         self._settle()
         self._samplers.tell_what_is_lost()
         position = self._position()
+        if exact and position.batches is not None:
+            position = replace(position, batches=self._exact(position.batches))
         self._epochs.note_saved(position)
         state = write(position, identity_of(self))
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
+
+    def _exact(self, batches: dict[str, Any]) -> dict[str, Any]:
+        if "stream" not in batches:
+            return batches
+        if self._live is None:
+            raise StateError("an exact state is one of a loop that has begun: take the next batch, and save then")
+        return self._live.exact(batches)
 
     def _position(self) -> Position:
         """Between two batches: another thread's ``next()`` is waited for, one of this thread's counts nothing yet."""

@@ -113,6 +113,9 @@ class _InTheProcessStates(InProcessReadingService):
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         return self._start_local_shards(start, positions, manage_random=False)
 
+    def _manages_random(self) -> bool:
+        return False
+
 
 def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, seed: int, begins: Any) -> Any:
     graph = batch_graph(

@@ -48,8 +48,8 @@ class Mark:
     snapshot: bytes | None
 
 
-Entry: TypeAlias = "tuple[Any] | Mark"
-"""An item, alone in a tuple, or a mark after the items before it."""
+Entry: TypeAlias = "tuple[Any, ...] | Mark"
+"""An item in a tuple, with the course up to it if there are choices, or a mark after the items before it."""
 
 
 class DispatchSupply(ABC):
@@ -80,6 +80,7 @@ class DispatchedIterator(NodeIterator[Any]):
     """One shard's part of the dispatched stream. State: how many items it has had, and the last mark it has passed."""
 
     apart = True
+    _torchpipe_chooses = True  # those of the dispatcher come with the items
 
     def __init__(self, node: Dispatched, context: Context, supply: DispatchSupply) -> None:
         super().__init__(node, context)
@@ -101,12 +102,14 @@ class DispatchedIterator(NodeIterator[Any]):
         return self.context.num_shards // self.context.world_size
 
     def run(self) -> Iterator[Any]:
-        take, shard = self._supply.take, self.context.local_shard
+        take, shard, note = self._supply.take, self.context.local_shard, self.context.shared.course.note
         while (entry := take(shard)) is not None:
             if isinstance(entry, Mark):
                 self._mark = entry
             else:
                 self._taken += 1
+                for course in entry[1:]:
+                    note(course)
                 yield entry[0]
 
 
@@ -262,10 +265,10 @@ class DispatchSource(DispatchSupply):
         return chunk
 
     def _deal(self, chunk: Chunk) -> None:
-        for item in chunk.items:
+        for number, item in enumerate(chunk.items):
             shard = self.position % self._num_shards
             if shard in self._ready and self.position >= self._needed[shard]:
-                self._ready[shard].append((item,))
+                self._ready[shard].append((item, chunk.courses[number]) if chunk.courses else (item,))
                 self.longest = max(self.longest, len(self._ready[shard]))
             self.position += 1
         if chunk.snapshot is not None:

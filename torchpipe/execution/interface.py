@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal, Self, TypeAlias
 
-from torchpipe.errors import GraphError
+from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.part import Part
 from torchpipe.graph.length import total_length
@@ -135,6 +135,13 @@ class ReadingServiceInterface(ABC):
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         """The stream of an epoch, from ``start.state`` on."""
         raise NotImplementedError(f"{type(self).__name__} executes no graph itself: give it to DataLoader2")
+
+    def exact_position(self, start: EpochStart) -> dict[str, Any]:
+        """``start.state`` such that it makes nothing again: with a snapshot of each shard at the very position.
+
+        Raises: StateError where there is none.
+        """
+        raise StateError(f"{type(self).__name__} takes no exact states: save without exact=True")
 
     def finalize_iteration(self) -> None:
         """The epoch is over or abandoned; its iterator has been closed. Idempotent."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
@@ -89,8 +89,8 @@ class Merges:
 
 
 _ALL = 1 << 62
-Place: TypeAlias = tuple[bytes | None, int, int]
-"""A shard's position: a snapshot, the items to drop after it, the items before all."""
+Place: TypeAlias = tuple[bytes | None, int, int, int]
+"""A shard's position: a snapshot, the items to drop after it, the items before all, its course (-1: not known)."""
 
 
 @dataclass(slots=True)
@@ -98,12 +98,15 @@ class _Rest:
     """What is at hand of a shard, and in no block. ``snapshots``: each after so many of the items."""
 
     items: list[Any] = field(default_factory=list)
+    courses: Sequence[int] = ()  # after each of the items, where they are told
     snapshots: list[tuple[int, bytes]] = field(default_factory=list)
     ended: bool = False
     error: BaseException | None = None  # after the items
     after: bytes | None = None  # where the next pass begins
 
     def add(self, chunk: Chunk) -> None:
+        if chunk.courses:
+            self.courses = [*self.courses, *chunk.courses] if self.items else chunk.courses
         self.items = [*self.items, *chunk.items] if self.items else chunk.items
         if chunk.ended:
             self.after = chunk.snapshot
@@ -111,12 +114,13 @@ class _Rest:
             self.snapshots.append((len(self.items), chunk.snapshot))
         self.ended, self.error = chunk.ended, chunk.error
 
-    def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]]]:
-        """The first ``count`` items, and the snapshots on the way."""
+    def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]], Sequence[int]]:
+        """The first ``count`` items, the snapshots on the way, and the courses."""
         taken, self.items = self.items[:count], self.items[count:]
+        courses, self.courses = self.courses[:count], self.courses[count:]
         snapshots = [(at, snapshot) for at, snapshot in self.snapshots if at <= count]
         self.snapshots = [(at - count, snapshot) for at, snapshot in self.snapshots if at > count]
-        return taken, snapshots
+        return taken, snapshots, courses
 
     @property
     def open(self) -> bool:
@@ -147,6 +151,7 @@ class Standing:
     block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
     size: int = 0  # of the block, when it was full
     snapshots: list[list[tuple[int, bytes]]] = field(default_factory=list)  # of the ring's shards, in the block
+    courses: list[Sequence[int]] = field(default_factory=list)  # the same, after each item
     alone: bool = False  # all of the block is of the shard whose turn it is
 
     @property
@@ -159,16 +164,17 @@ class Standing:
         places, among = list(self.places), len(self.ring)
         for number, shard in enumerate(self.ring[:taken]):
             items = -(-(taken - number) // among)
-            snapshot, skip, count = places[shard]
+            snapshot, skip, count, _ = places[shard]
             skip += items
             for at, newer in self.snapshots[number]:
                 if at <= items:
                     snapshot, skip = newer, items - at
-            places[shard] = (snapshot, skip, count + items)
+            course = self.courses[number][items - 1] if self.courses[number] else -1
+            places[shard] = (snapshot, skip, count + items, course)
         if not self.ragged:
             turns = min(1, taken) if self.alone else taken
             return places, (self.turn + turns) % len(self.live) if self.live else 0, False
-        turn, ahead = turn_of([count for _, _, count in places], self.live)
+        turn, ahead = turn_of([count for _, _, count, _ in places], self.live)
         return places, turn, any(ahead)
 
     def rotation(self, taken: int, lag: int) -> Rotation:
@@ -181,7 +187,7 @@ def ring_of(places: list[Place], live: list[int], turn: int, ragged: bool) -> tu
     """(the shards in the order of their turns, whose turn it is, are some ahead of others). Those ahead wait."""
     if not ragged:
         return live[turn:] + live[:turn], turn, False
-    turn, ahead = turn_of([count for _, _, count in places], live)
+    turn, ahead = turn_of([count for _, _, count, _ in places], live)
     if any(ahead):
         return [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds], turn, True
     return live[turn:] + live[:turn], turn, False
@@ -206,7 +212,7 @@ class MergeIterator(NodeIterator[Any]):
         self._first_lane = branch * start.num_shards
         self._merges = merges
         places = list(range(len(self._numbers)))
-        self._position = Standing([(None, 0, 0)] * len(places), places)
+        self._position = Standing([(None, 0, 0, -1)] * len(places), places)
         self._lag = 0  # items by which another rank is ahead: so many are left when all end with the same round
         self._rests = [_Rest() for _ in places]
         self._between = True  # no block is being made, nor was that interrupted
@@ -219,7 +225,7 @@ class MergeIterator(NodeIterator[Any]):
     def delivered(self) -> int:
         """The number of items handed out in this epoch, those before a restore included."""
         position = self._position
-        return sum(count for _, _, count in position.places) + position.taken
+        return sum(count for _, _, count, _ in position.places) + position.taken
 
     @property
     def block(self) -> list[Any]:
@@ -242,7 +248,7 @@ class MergeIterator(NodeIterator[Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         known = Rotation.from_state(state, len(self._rests))
         announce_replays((cursor, cursor.count) for cursor in known.cursors)
-        places = [(cursor.snapshot, cursor.skip, cursor.count) for cursor in known.cursors]
+        places = [(cursor.snapshot, cursor.skip, cursor.count, cursor.course) for cursor in known.cursors]
         self._position = Standing(places, list(known.live), known.turn, known.ragged)
         self._lag = known.lag
 
@@ -252,12 +258,12 @@ class MergeIterator(NodeIterator[Any]):
         return [
             ShardPosition(
                 shard=self._numbers[place],
-                cursor=Cursor(snapshot, skip),
+                cursor=Cursor(snapshot, skip, course=course),
                 count=count,
                 branch=self.branch,
                 lane=self._lane(place),
             )
-            for place, (snapshot, skip, count) in ((place, at.places[place]) for place in at.live)
+            for place, (snapshot, skip, count, course) in ((place, at.places[place]) for place in at.live)
         ]
 
     def beginning_of(self, branch: int) -> list[ShardPosition]:
@@ -345,13 +351,14 @@ class MergeIterator(NodeIterator[Any]):
         # Full rounds, and of one more round as many as come before the first shard that has nothing left
         size = min(min(ready) * len(ring) + ready.index(min(ready)), most, len(ring) if ragged else most)
         block: list[Any] = [None] * size
-        snapshots = []
+        snapshots, courses = [], []
         for place, shard in enumerate(ring):
-            items, on_the_way = self._rests[shard].take(-(-(size - place) // len(ring)))
+            items, on_the_way, after_each = self._rests[shard].take(-(-(size - place) // len(ring)))
             block[place :: len(ring)] = items
             snapshots.append(on_the_way)
+            courses.append(after_each)
         block.reverse()
-        return Standing(places, live, turn, ragged, ring, block, size, snapshots)
+        return Standing(places, live, turn, ragged, ring, block, size, snapshots, courses)
 
     def stats(self) -> MergeStats:
         """How long it waited, for whom. Any thread."""

@@ -38,6 +38,10 @@ class PreparingReadingService(ReadingServiceInterface):
         """Check the graph; what is returned is the graph for the services that follow."""
         return datapipe
 
+    def hosting(self, start: EpochStart) -> EpochStart:
+        """The epoch as it runs here, if other processes run parts of it."""
+        return start
+
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
         """The stream of an epoch, made of what ``begin(start)`` gives; its state is what ``start.state`` will be."""
         return begin(start)
@@ -66,6 +70,9 @@ class PreparingReadingService(ReadingServiceInterface):
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         return self.run_iteration(start, self._executing.initialize_iteration)
+
+    def exact_position(self, start: EpochStart) -> dict[str, Any]:
+        return self._executing.exact_position(self.hosting(start))
 
     def finalize_iteration(self) -> None:
         self._executing.finalize_iteration()

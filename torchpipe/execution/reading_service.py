@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any
 
 from torchpipe.ahead.iterators import exact_after_error
-from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
+from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning, StateError
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
+from torchpipe.execution.exact import made_exact
 from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
@@ -177,6 +178,24 @@ class ShardedReadingService(ReadingServiceInterface):
                 raise
         return iterator
 
+    def exact_position(self, start: EpochStart) -> dict[str, Any]:
+        plan = self.plan
+        if plan.dispatch is not None or len(plan.cuts) > 1:
+            what = "items are dispatched" if plan.dispatch is not None else "branches meet behind the shards"
+            raise StateError(f"there is no exact state where {what}: save without exact=True")
+        graphs = ShardGraphs(self._graphs.branches, self._init_fn, self._reset_fn)
+
+        def shard(place: int) -> Shard:
+            spec = start.spec(start.shards[place])
+            return Shard(graphs.of(spec), spec, reset_fn=self._reset_fn, manage_random=self._manages_random())
+
+        assert start.state is not None
+        return made_exact(start.state, len(start.shards), shard)
+
+    def _manages_random(self) -> bool:
+        """True if each shard has global random states of its own."""
+        return True
+
     def _main_root(self, root: DataPipe) -> DataPipe:
         """The graph with the stages that this service appends to the main section."""
         return root
@@ -322,7 +341,10 @@ class InProcessReadingService(ShardedReadingService):
         return self._prefetch_cnt > 0
 
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
-        return self._start_local_shards(start, positions, manage_random=self._prefetch_cnt == 0)
+        return self._start_local_shards(start, positions, manage_random=self._manages_random())
+
+    def _manages_random(self) -> bool:
+        return self._prefetch_cnt == 0
 
 
 class LocalShards(ShardProvider):

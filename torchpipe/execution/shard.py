@@ -6,7 +6,8 @@ Runs in the user's process (in-process execution) or in a worker; the same code 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from inspect import isroutine
 from itertools import islice
@@ -15,11 +16,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from torch.nn import Module
 from torch.utils.data import Dataset
 
-from torchpipe.errors import StateError
+from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
+from torchpipe.node.course import Course
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
@@ -52,6 +54,7 @@ _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 _BEFORE = "before"  # in a shard's snapshot: the global random states of what stands before sharding points
 _ASSUMPTIONS = "premises"  # in a shard's snapshot: [node_id, assumption()] of nodes
+_COURSE = "course"  # in a shard's snapshot: which way the code has gone, up to there
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 
@@ -62,7 +65,8 @@ class Chunk:
 
     ``snapshot`` describes the position after the last item; ``ended`` says that the shard has no more: then it says
     where the next pass begins, if that is not the start. ``error`` was raised after the last item, in place of the next
-    one. ``notice`` is a warning for the user.
+    one. ``notice`` is a warning for the user. ``courses``: which way the code has gone up to each of the items, where
+    it can go several.
     """
 
     items: list[Any] = field(default_factory=list)
@@ -70,6 +74,7 @@ class Chunk:
     ended: bool = False
     error: BaseException | None = None
     notice: str | None = None
+    courses: Sequence[int] = ()
 
 
 class Keep(Protocol):
@@ -138,8 +143,10 @@ class Shard:
         """What ``step`` returns, with the shard's global random states in place, if it has its own."""
         return step() if self._random is None else self._random.within(step)
 
-    def start(self, cursor: Cursor, position: int = 0) -> None:
-        """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it."""
+    def start(self, cursor: Cursor, position: int = 0) -> Any:
+        """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it. Returns the
+        last item that was dropped.
+        """
         spec = self.spec
         graph = self.graphs[self.branch]
         if self.reset_fn is not None:
@@ -155,7 +162,7 @@ class Shard:
             *self.graphs[self.branch + 1 :],
             **spec.in_context,
             section=self.section,
-            shared=SharedByPass(assumed=assumed),
+            shared=SharedByPass(assumed=assumed, course=Course(kept=True)),
             host=Host(
                 encodes=True,
                 strict=spec.strict,
@@ -171,6 +178,7 @@ class Shard:
             ),
         )
         self._iterator = context.iterate(graph)
+        course = context.shared.course
         self._context = context
         self._holders = Holders(self._iterator)
         self._assumptions = [(context.node_id(node), node.assumption()) for node in walk(graph) if has_assumption(node)]
@@ -181,8 +189,11 @@ class Shard:
                 saved, random = state["iterator"], state.get("random")
             # Outside: it may replay, and functions of the user's may fail
             again = Cursor.from_state(saved)
-            if again is not None and again.snapshot is None and "check" in state:
-                self._check_replay(again.skip, self._iterator.drop(again.skip), state["check"])
+            if again is not None and again.snapshot is None:
+                last = self._iterator.drop(again.skip, course.step)
+                if "check" in state:
+                    self._check_replay(again.skip, last, state["check"])
+                self._check_course(again.skip, state.get(_COURSE))
             else:
                 self._iterator.load_state_dict(saved)
             if not self.manage_random and (state.get("random") or any(state.get(_BEFORE, {}).values())):
@@ -196,9 +207,24 @@ class Shard:
             if self._random is not None and "random" in state:
                 with refusing_misfits(f"shard {spec.shard}"):
                     self._random.load_state_dict(random)
-        self._iterator.drop(cursor.skip)
+            course.value = known if type(known := state.get(_COURSE)) is int else 0
+        last = self._iterator.drop(cursor.skip, course.step)
+        self._check_course(cursor.skip, cursor.course)
         self._stream = self._iterator.items()
         self.produced = self._first = position
+        return last
+
+    def snapshot_at(self, cursor: Cursor) -> bytes:
+        """A snapshot at just that point, in place of one before it and items to drop. Raises: StateError."""
+        last = self.start(cursor, cursor.count)
+        assert self._context is not None
+        try:
+            return encode(self._state_now(self._context.shared.replays, last), locate=self._holders)
+        except StateError as error:
+            raise StateError(
+                f"there is no exact state of shard {self.spec.shard} after item {cursor.count}: {error}. Take it a few "
+                "items later, or save without exact=True"
+            ) from error
 
     @property
     def yields_new_tensors(self) -> bool:
@@ -230,7 +256,11 @@ class Shard:
             self._stream = self.trace.plain(self._stream)
         keep = keep if self._runs_users_code else None
         items, policy = chunk.items, self._policy
-        stream = self._stream if keep is None else map(keep, self._stream)
+        stream = self._stream
+        if self._context is not None and self._context.shared.course.alters:
+            courses = chunk.courses = array("q")
+            stream = self._context.shared.course.along(stream, courses)
+        stream = stream if keep is None else map(keep, stream)
         began = now = time.perf_counter()
         first, due = self.produced, False
         try:
@@ -310,13 +340,29 @@ class Shard:
         if count and checksum_of(last) != check:
             replays = [] if self._context is None else self._context.shared.replays
             names = " or ".join(item.to_replay()[0] for item in replays) or "the graph"
-            words = getattr(self.graphs[self.branch], "item_words", ("item",))
-            raise StateError(
-                f"{names} does not give again what it gave: a replay of {count} {words[0]}s does not end with the one "
-                "that was handed out, so nothing says what is left. It keeps something from one pass to the next, or "
-                "draws from what is not reproducible. Give it state_dict() and load_state_dict(); or let the order "
-                "depend on plain attributes alone (an epoch's number that set_epoch() puts there, a random generator)"
+            raise StateMismatchError(
+                f"{names} does not give again what it gave: a replay of {count} {self._items_word} does not end with "
+                "the one that was handed out, so nothing says what is left. Its code or its data have changed, it "
+                "keeps something from one pass to the next, or draws from what is not reproducible. Give it "
+                "state_dict() and load_state_dict(); or let the order depend on plain attributes alone (an epoch's "
+                "number that set_epoch() puts there, a random generator)"
             )
+
+    @property
+    def _items_word(self) -> str:
+        word: str = getattr(self.graphs[self.branch], "item_words", ("item",))[0]
+        return f"{word}es" if word.endswith("ch") else f"{word}s"
+
+    def _check_course(self, count: int, saved: Any) -> None:
+        """Raises: StateMismatchError if the code has not come to where it was when the state was ``saved``."""
+        if self._context is None or self._context.shared.course.is_at(saved):
+            return
+        raise StateMismatchError(
+            f"the last {count} {self._items_word} of shard {self.spec.shard} before the position in the state are made "
+            "again, and come out otherwise than in the run that saved it: a function or node leaves out, expands or "
+            "groups otherwise, or the data have changed. Items would be lost or repeated. Load the state with the code "
+            "that saved it, take an item, save state_dict(exact=True), and load that with the new code"
+        )
 
     def _state_now(self, replays: list[Replayed], last: Any) -> dict[str, Any]:
         random_state = None if self._random is None else self._random.state_dict()
@@ -333,6 +379,8 @@ class Shard:
         if torn:
             lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
         state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._assumption()
+        if self._context is not None and self._context.shared.course.alters:
+            state[_COURSE] = self._context.shared.course.value
         if own is None or torn:
             return state | {"iterator": Cursor(None, self.produced).to_state(), "check": checksum_of(last)}
         return state | {"iterator": own, "random": random_state} | ({_BEFORE: before} if before else {})

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import holding_at_exit
@@ -204,12 +205,16 @@ class DataLoader2(Viewable, Generic[T_co]):
         return self._run.stats()
 
     @untraced
-    def state_dict(self, states: States | None = None) -> dict[str, Any]:
+    def state_dict(self, states: States | None = None, *, exact: bool = False) -> dict[str, Any]:
         """The position after the last delivered item: nothing is asked or stopped. Takes what copying its bytes takes.
 
         ``states``: ``"own"``, this rank's; ``"all"``, the one state of all ranks, which is the same on each and loads
         under any number of them: all ranks call it at the same step, and wait for each other. None: as the reading
         service says (its default is ``"own"``). In a single process there is no difference.
+
+        ``exact``: this process makes the items since the last snapshots again, as a resume would, and takes snapshots
+        at the very position. A resume from there makes nothing again, so that functions that leave out, expand or
+        group items may have other code.
 
         Keys: version, fingerprint, seed, epoch, delivered, num_shards, rank, world_size and payload (bytes). Holds no
         code; ``torchpipe.state.inspect`` shows it. An :class:`~torchpipe.errors.OpaqueStateWarning` tells of items that
@@ -226,15 +231,16 @@ class DataLoader2(Viewable, Generic[T_co]):
         if states == "all" and self.reading_service.world_size > 1:
             if self._pass is not None:
                 self._pass.refuse_inside("state_dict()")  # before others are told, who would wait
-            state = state_of_all(self._own_state, self._run.seed is not None, self.reading_service.gather)
+            own, fixed = partial(self._own_state, exact), self._run.seed is not None
+            state = state_of_all(own, fixed, self.reading_service.gather)
         else:
-            state = self._own_state()
+            state = self._own_state(exact)
         return self._run.tell(state)
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self, exact: bool) -> dict[str, Any]:
         position = self._epochs.position(self._start)
         self._epochs.note_saved(position)
-        return self._run.own_state(position)
+        return self._run.own_state(position, exact=exact)
 
     def _start(self, epoch: int) -> LoaderState:
         run = self._run

@@ -105,8 +105,12 @@ class Run:
             self.seed = start.seed
         return replace(numbers, seed=start.seed), self.service.initialize_iteration(start)
 
-    def own_state(self, position: LoaderState) -> dict[str, Any]:
-        """The flat dict of this rank's position."""
+    def own_state(self, position: LoaderState, *, exact: bool = False) -> dict[str, Any]:
+        """The flat dict of this rank's position; ``exact``: such that a resume makes nothing again."""
+        if exact and position.position is not None:
+            identity: dict[str, Any] = position.identity
+            start = EpochStart(**identity, delivered=position.delivered, state=position.position)
+            position = replace(position, position=self.service.exact_position(start))
         return position.to_dict(self.graph_text, common=self.common, turns=self.service.part.turns)
 
     def tell(self, state: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from operator import or_
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
+from torchpipe.node.course import Course
 from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
 from torchpipe.node.ownership import Keeper, is_strict
 from torchpipe.node.private import for_pass
@@ -201,6 +202,7 @@ class SharedByPass:
     assumed: Mapping[int, Any] = field(
         default_factory=dict
     )  # node_id -> assumption(), of what is replayed from its start
+    course: Course = field(default_factory=Course)
     replays: list[Replayed] = field(default_factory=list)
     restoring: list[object] = field(default_factory=list)  # not empty while items are made again
     noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
@@ -353,7 +355,7 @@ class Context:
             rounds=(),
             graph=graph,
             host=replace(self.host, trace=self._trace_inside(graph), supply=None),
-            shared=SharedByPass(),
+            shared=SharedByPass(course=self.shared.course),
             substitutes={},
         )
 
@@ -374,7 +376,7 @@ class Context:
         inner = self.inside(graph, derive_seed(*self.stream_key(owner), number))
         # What it replays, this pass replays: it is in the state of this
         outer = self.shared
-        shared = SharedByPass(replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping)
+        shared = replace(inner.shared, replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping)
         return replace(inner, before=before, shared=shared)
 
     @property
@@ -397,6 +399,7 @@ class Context:
             raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
         refuse_taken_attributes(iterator)
         iterator.take_over(functions)
+        iterator.follow_course()
         if self.section == 0 and self.num_shards > 1:
             original = self.graph.original(node)
             level = self.graph.drawing_alike.get(id(original))

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import GraphError, StateError
 from torchpipe.node.announce import announce_replay
+from torchpipe.node.course import Course, Seen
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.kept import Kept
-from torchpipe.node.traits import DataPipe, node_name, with_inputs
+from torchpipe.node.traits import DataPipe, node_name, traits_of, with_inputs
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -99,6 +100,7 @@ class ReplayIterator(NodeIterator[Any]):
         super().__init__(node, context)
         self.count = 0
         self._ended = False
+        self._seen = Seen(context.shared.course if self._torchpipe_chooses else Course())
         self._loaded: dict[str, Any] = {"count": 0}
         self._bound: list[BoundInput] = []
         self._iterator: Iterator[Any] | None = None
@@ -108,6 +110,10 @@ class ReplayIterator(NodeIterator[Any]):
         self._kept = None if takes_seed else Kept(self._copy, apart=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
         self._copy.__dict__[BOUND] = self._with_copy(context)
         context.shared.replays.append(self)
+
+    @property
+    def _torchpipe_chooses(self) -> bool:  # type: ignore[override]
+        return not traits_of(self.node).one_to_one
 
     def _with_copy(self, context: Context) -> Context:
         """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
@@ -151,11 +157,12 @@ class ReplayIterator(NodeIterator[Any]):
     def run(self) -> Iterator[Any]:
         if self._ended:
             return
-        iterator = self._open()
+        iterator, note = self._open(), self._seen.note
         if self.count and "user" not in self._loaded:
             self._replay(iterator)
         while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
             self.count += 1
+            note(item)
             yield item
         self._ended = True
         if self._kept is not None:
@@ -163,12 +170,16 @@ class ReplayIterator(NodeIterator[Any]):
 
     def _replay(self, iterator: Iterator[Any]) -> None:
         with self.context.making_again():
-            for done in range(self.count):
-                if next(iterator, self) is self:
-                    raise StateError(
-                        f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data "
-                        "become shorter, or does the node not depend on its input alone?"
-                    )
+            self._seen.check_replay(self._again(iterator), self._loaded, node_name(self.node))
+
+    def _again(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        for done in range(self.count):
+            if (item := next(iterator, self)) is self:
+                raise StateError(
+                    f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data "
+                    "become shorter, or does the node not depend on its input alone?"
+                )
+            yield item
 
     def get_state(self) -> dict[str, Any]:
         if not self.is_begun or self._iterator is None:
@@ -177,7 +188,7 @@ class ReplayIterator(NodeIterator[Any]):
             return {"count": self.count, "ended": True}
         target = self._stateful()
         if target is None:
-            return {"count": self.count}
+            return {"count": self.count} | self._seen.to_state()
         handed = [bound.begun[-1].state_dict() if bound.begun else None for bound in self._bound]
         of_node = target is self._copy and target is not self._iterator
         return {

@@ -113,6 +113,7 @@ class Failures:
     def _noted(self, left: _Left) -> LeftOut | None:
         """What was noted, unless there is too much already."""
         self.count += left.items
+        left.iterator.context.shared.course.note(left.items)
         if len(self.noted) < MOST_NOTED:
             self.noted.append([left.node[:_LONGEST], left.error, left.item, left.items])
             of = "" if self.budget is None else f" of {self.budget}"

@@ -135,7 +135,8 @@ class _Encoder:
     def _cursor(self, cursor: Cursor) -> list[Any]:
         if cursor.snapshot is not None and (notes := opaque_notes(cursor.snapshot)):
             self.notes.update(dict.fromkeys(notes))
-        return [_TAGS[_CURSOR], cursor.snapshot, cursor.skip, cursor.count]
+        course = [cursor.course] if cursor.course >= 0 else []
+        return [_TAGS[_CURSOR], cursor.snapshot, cursor.skip, cursor.count, *course]
 
     def _opaque(self, value: Any) -> list[Any]:
         kind = type(value)
@@ -281,8 +282,8 @@ class _Decoder:
             case _:
                 return make_named(items)
 
-    def _cursor(self, snapshot: Any, skip: Any, count: Any) -> Cursor:
-        for number in (skip, count):
+    def _cursor(self, snapshot: Any, skip: Any, count: Any, *course: Any) -> Cursor:
+        for number in (skip, count, *course):
             if type(number) is not int or not 0 <= number < _MAX_COUNT:
                 raise ValueError("a cursor counts what is no number of items")
         if skip > count or (snapshot is None and skip != count):
@@ -291,7 +292,7 @@ class _Decoder:
             if type(snapshot) is not bytes:
                 raise ValueError("a cursor's snapshot is not bytes")
             self._snapshots.append(snapshot)
-        return Cursor(snapshot, skip, count)
+        return Cursor(snapshot, skip, count, *course)
 
     def _opaque(self, type_name: Any, data: Any) -> Any:
         if type(type_name) is not str or type(data) is not bytes:

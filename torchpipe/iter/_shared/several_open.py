@@ -79,6 +79,7 @@ class SeveralOpenIterator(NodeIterator[R]):
     """Base of their passes: say what is open in :meth:`those_open`, pull by :meth:`next_of`."""
 
     keeps_items = True
+    _torchpipe_chooses = True
 
     def __init__(
         self, node: DataPipe, context: Context, datapipe: DataPipe, form: str, fn: Callable[[Any], Iterable[R]]
@@ -118,6 +119,7 @@ class SeveralOpenIterator(NodeIterator[R]):
             self._open(place, RandomStates.now())
         if place.left is not None:
             if place.handed_out == len(place.left):
+                self.context.shared.course.note(self.opened)
                 return END
             part = place.left[place.handed_out]
         else:
@@ -126,6 +128,8 @@ class SeveralOpenIterator(NodeIterator[R]):
             part = next(place.parts, END)
             if part is not END:
                 part = copy_item(part)  # a generator may go on with what it has handed out
+            else:
+                self.context.shared.course.note(self.opened)
             if before is not None:
                 self._check_draws(before, place.item)
         place.handed_out += 1
@@ -147,7 +151,7 @@ class SeveralOpenIterator(NodeIterator[R]):
         """Go to where it stood. What is drawn meanwhile from the global random states is thrown away, and refused."""
         place.again = False
         scratch = GlobalRandom(_SCRATCH)
-        with scratch:
+        with scratch, self.context.shared.course.aside():
             before = RandomStates.now()
             self._open(place, before)
             if place.left is not None:

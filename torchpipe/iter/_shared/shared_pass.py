@@ -120,6 +120,7 @@ class SharedPass(NodeIterator[Any]):
             failures = failures.at_place if _is_alone(node, context) else failures.of_branches()
         super().__init__(node, replace(context, lends=True, failures=failures), node.source)
         self.watch_inputs()
+        context.shared.course.alters |= context.shared.course.kept and not node.in_step
         own, functions = own_functions(node)
         self.take_over(functions)
         self.expected = expected  # the branches that take part
@@ -158,6 +159,8 @@ class SharedPass(NodeIterator[Any]):
             number = self._pulled
             self._pulled += 1
             for target, value in self.node.deal(item, number, self._fn, self.expected):
+                if not self.node.in_step:
+                    self.context.shared.course.note(number * self.node.num_instances + target)
                 if target not in self.expected:
                     close_streams(value)
                     continue

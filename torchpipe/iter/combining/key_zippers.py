@@ -26,6 +26,7 @@ _END: Any = object()
 class _ZipWithIterIterator(CountingIterator[Any]):
     node: IterKeyZipper
     keeps_items = True
+    _torchpipe_chooses = True
 
     def __init__(self, node: IterKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, node.source)
@@ -57,6 +58,7 @@ class _ZipWithIterIterator(CountingIterator[Any]):
         key = checked_key(self.key_fn, item, "key_fn")
         while key not in self.buffer:
             self._take_reference(item, key)
+            self.context.shared.course.note(0)
         merged = self.merge(item, self.buffer.pop(key))
         return (key, merged) if self.node.keep_key else merged
 

@@ -27,6 +27,7 @@ _DEEPEST = 32
 class _ReBatchIterator(ItemIterator[Any]):
     node: ReBatcher
     keeps_items = True
+    _torchpipe_chooses = True
 
     def __init__(self, node: ReBatcher, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -57,6 +58,7 @@ class _ReBatchIterator(ItemIterator[Any]):
             if batch is _END:
                 break
             rows = self._count(batch)
+            self.context.shared.course.note(rows)
             if rows:
                 self.parts.append(batch)
                 self.rows += rows

@@ -18,6 +18,7 @@ __all__ = ["UnBatcher"]
 class _UnBatchIterator(NodeIterator[Any]):
     node: UnBatcher
     keeps_items = True
+    _torchpipe_chooses = True
 
     def __init__(self, node: UnBatcher, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -36,6 +37,7 @@ class _UnBatchIterator(NodeIterator[Any]):
         for item in self.source.items():
             self.parts = separated(list(self._flat(item, level)))
             self.handed_out = 0
+            self.context.shared.course.note(len(self.parts))
             yield from self._hand_out()
 
     def leave_out(self) -> bool:

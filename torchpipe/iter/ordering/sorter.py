@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
@@ -30,6 +29,7 @@ def _itself(item: Any) -> Any:
 class _SortIterator(ItemIterator[T]):
     node: Sorter[T]
     keeps_items = True
+    _torchpipe_chooses = True
 
     def __init__(self, node: Sorter[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -51,11 +51,13 @@ class _SortIterator(ItemIterator[T]):
                 yield self.left.pop()
             for item in islice(source, node.window - len(self.window)):
                 self.window.append((self._key(item), item))
-            window, self.window = self.window, []
+            window, self.window = list(enumerate(self.window)), []
             self.sorted = len(window)
-            window.sort(key=itemgetter(0), reverse=node.reverse)
+            window.sort(key=lambda entry: entry[1][0], reverse=node.reverse)
             self.sorted = 1
-            self.left = [item for _, item in reversed(window)]
+            for place, _ in window:
+                self.context.shared.course.note(place)
+            self.left = [item for _, (_, item) in reversed(window)]
             if not self.left:
                 return
 

@@ -22,6 +22,7 @@ T = TypeVar("T")
 class _BucketIterator(ItemIterator[list[T]]):
     node: LengthBucketer[T]
     keeps_items = True
+    _torchpipe_chooses = True
 
     def __init__(self, node: LengthBucketer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -41,6 +42,7 @@ class _BucketIterator(ItemIterator[list[T]]):
         node = self.node
         for item in self.source.items():
             number = bisect_right(node.boundaries, checked_size(self.length_fn, item, "the length"))
+            self.context.shared.course.note(number)
             bucket = self.buckets[number]
             bucket.append(item)
             if len(bucket) == node.batch_size[number]:

@@ -29,6 +29,7 @@ _BINS = 8
 class _PackIterator(ItemIterator[dict[str, Any]]):
     node: Packer
     keeps_items = True
+    _torchpipe_chooses = True
 
     def __init__(self, node: Packer, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -105,6 +106,8 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
                 )
             raise
         self.loaded = False
+        for size in segment.sizes:
+            self.context.shared.course.note(size)
         if not any(segment.sizes):
             return None
         if node.overflow != "split" and any(size > room for size, room in zip(segment.sizes, layout.lengths)):

@@ -93,6 +93,10 @@ class _OnErrorIterator(NodeIterator[T_co]):
         self.inputs = (replace(context, failures=failures).iterate(node.source),)
 
     @property
+    def _torchpipe_chooses(self) -> bool:  # type: ignore[override]
+        return self.failures.skips
+
+    @property
     def positional(self) -> bool:
         return not self.failures.skips and self.source.positional
 

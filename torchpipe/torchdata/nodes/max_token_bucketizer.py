@@ -25,6 +25,7 @@ _END: Any = object()
 class _BucketizeIterator(ItemIterator[list[T]]):
     node: MaxTokenBucketizer[T]
     keeps_items = True
+    _torchpipe_chooses = True
 
     def __init__(self, node: MaxTokenBucketizer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -55,6 +56,7 @@ class _BucketizeIterator(ItemIterator[list[T]]):
             if item is _END:
                 break
             length = checked_size(self.len_fn, item, "the length")
+            self.context.shared.course.note(int(length))
             if node.min_len <= length <= node.max_len:
                 heapq.heappush(self.heap, _Sized(length, item))
                 if node.buffer_size is not None and len(self.heap) >= node.buffer_size and (full := self._take()):

@@ -20,6 +20,7 @@ def _joined(lines: list[str]) -> str:
 
 class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
     saved = ("path", "lines")
+    _torchpipe_chooses = True
 
     def __init__(self, node: ParagraphAggregator, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -35,6 +36,7 @@ class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
                 self.path = path
                 lines.append(line)
                 continue
+            self.context.shared.course.note(len(lines))
             self.path, self.lines = path, [line] if line else []
             if lines:
                 yield before, self.joiner(lines)

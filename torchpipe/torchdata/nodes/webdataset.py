@@ -23,6 +23,7 @@ __all__ = ["WebDataset"]
 
 class _SampleIterator(ItemIterator[dict[str, Any]]):
     keeps_items = True
+    _torchpipe_chooses = True
     held: tuple[str, str, Any] | None = None  # key, ending and content of the next sample's first file
     broken: str | None = None  # the key of a sample of which a file was left out: further ones are passed over
     making: str | None = None  # the key of the sample whose files are being gathered
@@ -82,6 +83,7 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
                 if len(sample) > MOST_ENDINGS + 1:
                     raise many_endings(key, [name[1:] for name in sample if name != "__key__"])
             content = self.making = None  # the consumer alone decides how long streams live
+            self.context.shared.course.note(len(sample))
             made = [sample]
             del sample
             if not self.spoilt:
