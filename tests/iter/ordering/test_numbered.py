@@ -82,6 +82,27 @@ def test_L5_a_state_does_not_hold_the_documents(path: str) -> None:
     assert max(sizes) < 200 * 7000 * SHARDS / 10, sizes  # a tenth of what the buffers hold
 
 
+def test_L2_L5_the_small_buffers_of_many_shards_are_large_together(path: str) -> None:
+    """Of 12 documents of 7 kB in each of 64 shards, 5 MB, a state has the numbers."""
+
+    def loader(graph: IterDataPipe[Any]) -> DataLoader2[Any]:
+        made: DataLoader2[Any] = DataLoader2(graph, reading_service=InProcessReadingService(num_shards=64))
+        made.seed(3)
+        return made
+
+    graph = make(path, 17)
+    with loader(graph) as whole:
+        expected = list(whole)
+        assert sorted(expected) == list(range(DOCUMENTS))
+    with loader(graph) as first:
+        got = list(islice(iter(first), 64 * 3))
+        state = first.state_dict()
+    assert len(state["payload"]) < 200_000
+    with loader(graph) as again:
+        again.load_state_dict(state)
+        assert got + list(again) == expected
+
+
 def test_L4_a_worker_that_is_killed(path: str) -> None:
     (expected,) = epochs_of(make(path), 1)
     with loader_of(make(path), 2) as loader:

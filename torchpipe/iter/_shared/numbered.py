@@ -31,8 +31,10 @@ _HELD = "held"  # in a state: the items that are older than the snapshot
 
 _WINDOW = 5  # buffers
 _SNAPSHOTS = 4  # in each buffer's length
+_LEAST_APART = 64  # items, since a snapshot costs as much as some ten
 _LOOKED_AT = 16  # items, after which it is decided
 _LEAST_BYTES = 1 << 20  # of a whole buffer; a smaller one is quicker saved than made again
+_LEAST_IN_ALL = 4 << 20  # of the buffers of all shards: their states are one
 
 _END: Any = object()
 
@@ -112,7 +114,7 @@ class Numbered:
 
     def load(self, state: dict[str, Any]) -> None:
         """Raises: StateError if the numbers are not those of such a buffer."""
-        again = stored_count(state, _AGAIN, at_most=(_WINDOW + 1) * self._size + _LOOKED_AT)
+        again = stored_count(state, _AGAIN, at_most=(_WINDOW + 1) * self._size + _LEAST_APART)
         held, numbers = stored_items(state, _HELD, at_most=self._size), state[NUMBERS]
         if (
             type(numbers) is not list
@@ -126,7 +128,7 @@ class Numbered:
         self._loaded = {NUMBERS: numbers, _AGAIN: again, _HELD: held}
 
     def _note_if_due(self) -> None:
-        if self._pulled % max(_LOOKED_AT, self._size // _SNAPSHOTS) == 0:
+        if self._pulled % max(_LEAST_APART, self._size // _SNAPSHOTS) == 0:
             self._note()
 
     def _note(self) -> None:
@@ -160,4 +162,5 @@ class Numbered:
 
     def _is_large(self, buffer: list[Any]) -> bool:
         sizes = [bytes_of(item) or 0 for item in buffer]
-        return sum(sizes) * self._size >= _LEAST_BYTES * max(1, len(sizes))
+        least = min(_LEAST_BYTES, _LEAST_IN_ALL / self._source.context.num_shards)
+        return sum(sizes) * self._size >= least * max(1, len(sizes))

@@ -115,7 +115,8 @@ class Shuffler(Switchable[T]):
 
     State: up to ``buffer_size - 1`` items or positions, a key and the number of draws. Where torchpipe's readers
     give the items, with no function of yours before it, and the first 16 items say that a whole buffer has more than
-    1 MiB, the state names the items by their numbers: a resume reads up to five buffers of items again.
+    1 MiB, or those of all shards together 4 MiB, the state names the items by their numbers: a resume reads up to five
+    buffers of items again.
 
     Raises: ValueError if ``buffer_size`` is below 1.
     """
