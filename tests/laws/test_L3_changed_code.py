@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from torch.utils.data import IterableDataset
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService, IterDataPipe
 from torchpipe.errors import StateMismatchError
-from torchpipe.iter import IterableWrapper
+from torchpipe.iter import IterableWrapper, JsonlReader
 from torchpipe.state import SnapshotPolicy
 
 COUNT = 600
@@ -255,3 +257,30 @@ def test_what_is_dispatched_is_compared() -> None:
     with loader(make(), 2) as other, pytest.raises(StateMismatchError, match="made again"):
         other.load_state_dict(state)
         list(other)
+
+
+def test_what_a_node_makes_again_by_itself_is_no_other_choice(tmp_path: Path) -> None:
+    for part in range(3):
+        lines = (json.dumps({"id": number, "text": "x" * 4_000}) for number in range(part, 300, 3))
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+    paths = str(tmp_path / "*.jsonl")
+
+    def forms() -> list[IterDataPipe[Any]]:
+        return [
+            JsonlReader(paths).shard_pieces(piece_bytes=40_000).shuffle(buffer_size=300).filter(known),  # by number
+            IterableWrapper(range(COUNT)).filter(good).cache(chunk_items=50).sharding_filter().filter(good_always),
+            numbers().filter(good).flatmap(lazy_parts).shuffle(buffer_size=30),
+            numbers().filter(good).repeat(2),
+        ]
+
+    for number in range(len(forms())):
+        for exact in (False, True):
+            _, state, rest = saved(forms()[number], 0, 41, exact=exact)
+            for workers in WORKERS:
+                with loader(forms()[number], workers) as other:
+                    other.load_state_dict(state)
+                    assert shown(other) == shown(rest), (number, exact, workers)
+
+
+def known(document: dict[str, Any]) -> bool:
+    return good(document["id"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
@@ -355,7 +355,7 @@ class Context:
             rounds=(),
             graph=graph,
             host=replace(self.host, trace=self._trace_inside(graph), supply=None),
-            shared=SharedByPass(course=self.shared.course),
+            shared=SharedByPass(),
             substitutes={},
         )
 
@@ -376,7 +376,9 @@ class Context:
         inner = self.inside(graph, derive_seed(*self.stream_key(owner), number))
         # What it replays, this pass replays: it is in the state of this
         outer = self.shared
-        shared = replace(inner.shared, replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping)
+        shared = SharedByPass(
+            course=outer.course, replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping
+        )
         return replace(inner, before=before, shared=shared)
 
     @property
@@ -429,11 +431,14 @@ class Context:
         return self.num_shards, self.shard
 
     @contextmanager
-    def making_again(self) -> Iterator[None]:
-        """Meanwhile, items are made that a state counts: to be dropped, or to go on within one."""
+    def making_again(self, *, follows: bool = False) -> Iterator[None]:
+        """Meanwhile, items are made that a state counts: to be dropped, or to go on within one. Unless the shard itself
+        ``follows`` them, its course has their choices already.
+        """
         self.shared.restoring.append(self)
         try:
-            yield
+            with nullcontext() if follows else self.shared.course.aside():
+                yield
         finally:
             self.shared.restoring.pop()
 

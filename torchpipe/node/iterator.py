@@ -568,7 +568,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         """
         stream, last = self.items() if count else iter(()), None
         on_again = self.context.host.on_again
-        with self.context.making_again():
+        with self.context.making_again(follows=each is not None):
             for done in range(count):
                 if (last := next(stream, self)) is self:
                     raise StateError(

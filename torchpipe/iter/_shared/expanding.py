@@ -45,7 +45,6 @@ class ExpandingIterator(NodeIterator[T]):
     """
 
     keeps_items = True
-    _torchpipe_chooses = True
     users_parts = False  # True if a function of the user's makes the parts, which may share something, or keep it
 
     def __init__(self, node: DataPipe, context: Context, datapipe: DataPipe) -> None:
@@ -61,6 +60,10 @@ class ExpandingIterator(NodeIterator[T]):
         self._number = 0  # items of the input that were pulled
         self._loaded: Any = None  # that iterator's state, before there is one
         context.shared.replays.append(self)
+
+    @property
+    def _torchpipe_chooses(self) -> bool:  # type: ignore[override]
+        return self.users_parts
 
     @abstractmethod
     def expand(self, item: Any) -> Iterable[T]:
@@ -121,7 +124,8 @@ class ExpandingIterator(NodeIterator[T]):
             parts = self.expand(item)
             if isinstance(parts, list):
                 self._parts = parts = separated(parts) if self.users_parts else parts
-                self.context.shared.course.note(len(parts))
+                if self.users_parts:
+                    self.context.shared.course.note(len(parts))
                 self._lazy = False
             else:
                 self._lazy = self._within = True
@@ -139,7 +143,7 @@ class ExpandingIterator(NodeIterator[T]):
         """The current item has given all its parts."""
         if isinstance(self._current, NodeIterator):
             self.end_pass(self._current)
-        if self._within:
+        if self._within and self.users_parts:
             self.context.shared.course.note(self._handed_out)
         self._parts = []
         self._handed_out = 0
@@ -174,8 +178,7 @@ class ExpandingIterator(NodeIterator[T]):
         self._start = self._note(random)
         if self._start is not None:
             self._start.before = before
-        shared = self.context.shared
-        with self.context.making_again(), shared.course.aside(), shared.random_as(before), GlobalRandom.at(random):
+        with self.context.making_again(), self.context.shared.random_as(before), GlobalRandom.at(random):
             item = next(source, _END)
             parts = iter(() if item is _END else self.expand(item))
             if self._loaded is not None:
