@@ -69,6 +69,7 @@ class RankedReadingService(PreparingReadingService):
                 SharedShardsWarning,
             )
         checked.check_num_shards(total)
+        checked.check_shares(total)
         if total > self.default_num_shards:  # else the service that executes says so
             warn_of_replicated(checked, total)
         joining = [

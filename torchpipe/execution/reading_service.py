@@ -99,6 +99,7 @@ class ShardedReadingService(ReadingServiceInterface):
         checked = plan(datapipe)
         checked.check_num_shards(self.default_num_shards)
         warn_of_replicated(checked, self.default_num_shards)
+        checked.check_shares(self.fixed_num_shards or 1)  # else a state may say how many there are
         self._plan = checked
         # What is dispatched is replaced in its own branch alone: another one may read from there as well
         stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}

@@ -68,6 +68,12 @@ class Plan:
                         f"steps (after a shuffle of file names, say), or use a single {what[:-1]}"
                     )
 
+    def check_shares(self, num_shards: int) -> None:
+        """Raises: GraphError if something before a sharding point cannot be divided among ``num_shards`` shards."""
+        if num_shards > 1:
+            for node in {id(node): node for point in self.sharding_points for node in walk(point)}.values():
+                traits_of(node).check_shards(node, num_shards)  # type: ignore[arg-type]
+
     def replicated_sources(self, num_shards: int, world_size: int = 1) -> list[str]:
         """The names of sources that each shard, or each rank, reads whole, beside others that are divided."""
         names: list[str] = []

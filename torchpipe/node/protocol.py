@@ -86,6 +86,11 @@ class NodeProtocol:
     yields_new_tensors: bool = False
     """True if each item's tensors have memory of their own, which no code writes to again: they are sent from there."""
 
+    def check_shards(self, num_shards: int) -> None:
+        """Raises: GraphError if it cannot be divided among so many shards. Asked of what stands before a sharding point
+        when a loader is built, if that number is fixed.
+        """
+
     def explained(self) -> str:
         """What ``loader.explain()`` says of it, beside its name."""
         return ""

@@ -193,11 +193,16 @@ def test_compressed_files_and_other_formats_are_pieces_as_a_whole(tmp_path: Path
 
 def test_L7_fewer_pieces_than_shards_is_an_error_before_the_first_item(folder: Path) -> None:
     for workers in (None, 2):
-        with (
-            loader_of(graph(folder, 1 << 20), workers, 4) as loader,
-            pytest.raises(GraphError, match=r"3 pieces of 3 files .* among 4 shards.* 1 would read nothing.*1048576"),
-        ):
+        with pytest.raises(GraphError, match=r"3 pieces of 3 files .* among 4 shards.* 1 would read nothing.*1048576"):
+            loader_of(graph(folder, 1 << 20), workers, 4)
+    # Left to the number of workers, a state may say how many there are
+    with DataLoader2(graph(folder, 1 << 20), reading_service=MultiProcessingReadingService(2, num_shards=3)) as three:
+        state = three.state_dict()
+    with DataLoader2(graph(folder, 1 << 20), reading_service=MultiProcessingReadingService(4)) as loader:
+        with pytest.raises(GraphError, match="3 pieces of 3 files cannot be divided among 4 shards"):
             next(iter(loader))
+        loader.load_state_dict(state)
+        assert sorted(ids(loader)) == IDS
     one = TextLineReader(folder / "0.jsonl").shard_pieces()
     assert len(list(iterate(one))) == 20  # one piece for one shard
 

@@ -46,7 +46,8 @@ class FilePieces(Switched[Piece]):
     since.
 
     State: one integer, a key, and which files there were, as of :class:`~torchpipe.iter.PathList`. Raises: as there,
-    and ValueError for what is no such file; GraphError, when a pass begins, if there are more shards than pieces.
+    and ValueError for what is no such file; GraphError if there are more shards than pieces: when the loader is built,
+    if their number is fixed, else when a pass begins.
     """
 
     by_index = True
@@ -95,6 +96,12 @@ class FilePieces(Switched[Piece]):
         pieces, files = _several(len(self.plan), "piece"), _several(len(self.paths), "file")
         return f"{pieces} of {files}" + (f" (undivided: {whole})" if whole else "")
 
+    def check_shards(self, num_shards: int) -> None:
+        size = self.piece_bytes or PIECE_BYTES
+        smaller = "" if self.unit == "files" else f", make them smaller (piece_bytes={size})"
+        least = {"row groups": ", or write the files with smaller row groups"}.get(self.unit, "")
+        _check_enough(len(self.plan), num_shards, f"{self.explained()} cannot", f"{smaller}{least}")
+
     def made_of(self) -> Mapping[str, Any]:
         arguments = {name: value for name, value in vars(self).items() if name not in self.fingerprint_ignores}
         return {**arguments, "paths": self.paths, "files": local_files(self.paths)}
@@ -107,10 +114,7 @@ class _PiecesIterator(ListedKeys[Piece], ShuffledKeys[Piece]):
     node: FilePieces
 
     def stride(self, parts: int, part: int) -> bool:
-        size = self.node.piece_bytes or PIECE_BYTES
-        smaller = "" if self.node.unit == "files" else f", make them smaller (piece_bytes={size})"
-        least = {"row groups": ", or write the files with smaller row groups"}.get(self.node.unit, "")
-        _check_enough(len(self.node.plan), parts, f"{self.node.explained()} cannot", f"{smaller}{least}")
+        self.node.check_shards(parts)
         return super().stride(parts, part)
 
 
@@ -143,6 +147,12 @@ class StreamPieces(Switched[int]):
     def __len__(self) -> int:
         return self.count
 
+    def check_shards(self, num_shards: int) -> None:
+        way_out = ", write the data in more files, or divide rows (sharding_filter(), with which each reads all)"
+        _check_enough(
+            self.count, num_shards, f"a stream of {_several(self.count, 'shard')} (its files) cannot", way_out
+        )
+
     def explained(self) -> str:
         return f"{_several(self.count, 'shard')} of the stream"
 
@@ -151,10 +161,10 @@ class StreamPieces(Switched[int]):
 
 
 class _NumbersIterator(ShuffledKeys[int]):
+    node: StreamPieces
+
     def stride(self, parts: int, part: int) -> bool:
-        node: Any = self.node
-        way_out = ", write the data in more files, or divide rows (sharding_filter(), with which each reads all)"
-        _check_enough(node.count, parts, f"a stream of {_several(node.count, 'shard')} (its files) cannot", way_out)
+        self.node.check_shards(parts)
         return super().stride(parts, part)
 
 
