@@ -87,7 +87,6 @@ RANKS: list[Row] = [
             (MultiProcessingReadingService, DistributedReadingService),
         )
     ),
-    ("total_shards: 4 ranks", lambda: loader(reading_service=FixedRank(0, 4, 6)), ValueError, "total_shards"),
     ("total_shards: too many", lambda: loader(reading_service=FixedRank(0, 2, 10_000)), ValueError, "total_shards"),
     (
         "total_shards: other num_shards",

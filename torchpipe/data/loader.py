@@ -35,7 +35,7 @@ from torchpipe.data.order.between_epochs import (
     restore,
 )
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
-from torchpipe.data.order.samplers import Samplers, load_into, put_back
+from torchpipe.data.order.samplers import Samplers, load_into, parts_of, put_back, ranks_of_sampler
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
@@ -44,6 +44,7 @@ from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.errors import StateError
 from torchpipe.execution.ranks import Among, RankGroup
+from torchpipe.loader.claims import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.describe import describe_bound
@@ -67,7 +68,7 @@ Seeding: TypeAlias = Literal["batch", "torch"]
 OnDeath: TypeAlias = Literal["restart", "raise"]
 
 
-class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
+class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     """torch's ``DataLoader``: same arguments, same order of samples; resumes exactly, and survives killed workers.
 
     All arguments up to ``in_order`` are torch's, and mean what they mean there. The sampler runs in this process and
@@ -316,6 +317,7 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
     def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         """Begin an epoch: torch's name, by which subclasses with an ``__iter__`` of their own ask for one."""
         self._settle()
+        self._check_no_claims("iter(loader)")
         self._take_last_looks()
         epochs, before = self._epochs, None
         with suppress(Exception):  # of a state_dict() of the user's, who may not want a state at all
@@ -415,10 +417,19 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         self._samplers.tell_what_is_lost()
+        claimed = self._state_of_claims(exact)
+        if claimed is not None:
+            return claimed
         position = self._position()
         if exact and position.batches is not None:
             position = replace(position, batches=self._exact(position.batches))
         self._epochs.note_saved(position)
+        return self._state_at(position)
+
+    def _place_now(self) -> Position:
+        return self._position()
+
+    def _state_at(self, position: Position) -> dict[str, Any]:
         state = write(position, identity_of(self))
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
@@ -429,6 +440,10 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
         if self._live is None:
             raise StateError("an exact state is one of a loop that has begun: take the next batch, and save then")
         return self._live.exact(batches)
+
+    def _ranks_of_claims(self) -> list[int]:
+        ranks, rank = ranks_of_sampler([self.dataset, *parts_of(self.sampler), *parts_of(self.batch_sampler)])
+        return [rank, ranks, self.batch_size or 0]
 
     def _position(self) -> Position:
         """Between two batches: another thread's ``next()`` is waited for, one of this thread's counts nothing yet."""
@@ -458,6 +473,7 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         keep_start(self)
+        state_dict, claimed = self._without_claims(state_dict, allow_pickle)
         position = None
         if is_stateful_loaders(state_dict) and not self.distributed:
             position = position_of(state_dict, self)
@@ -483,6 +499,7 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
         if position is None:
             self._epochs.load(Fresh(0))
             forget(self)
+            self._load_claims(None)
             return
         begins = position.order is None and position.batches is None
         self._epochs.load(Fresh(position.epoch) if begins else Loaded(position))
@@ -493,6 +510,7 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
         restore(self, position.order, position.between_epochs)
         if (division := saved_shards(position.batches if self._is_iterable else None)) is not None:
             keep_division(self, *division)
+        self._load_claims(claimed)
 
     @untraced
     def shutdown(self) -> None:
@@ -533,7 +551,7 @@ class DataLoader(NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed")))
+        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "_claims")))
         return kept
 
     def __copy__(self) -> Self:

@@ -15,11 +15,13 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
+from torchpipe.errors import StateError
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import plan
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
+from torchpipe.loader.claims import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
 from torchpipe.loader.run import Run
@@ -38,7 +40,7 @@ __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader2(Viewable, Generic[T_co]):
+class DataLoader2(Claimable, Viewable, Generic[T_co]):
     """Iterates a graph, epoch after epoch, wherever its reading service runs it.
 
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
@@ -158,6 +160,7 @@ class DataLoader2(Viewable, Generic[T_co]):
     @holding_at_exit
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         self._check_process()
+        self._check_no_claims("iter(loader)")
         self._take_last_looks()
         epochs, run = self._epochs, self._run
         coming = epochs.next("items")
@@ -228,6 +231,14 @@ class DataLoader2(Viewable, Generic[T_co]):
         states = self.reading_service.states if states is None else states
         if states not in ("own", "all"):
             raise ValueError(f'states must be "own" or "all", got {states!r}')
+        claimed = self._state_of_claims(exact)
+        if claimed is not None:
+            if states == "all" and self.reading_service.world_size > 1:
+                raise StateError(
+                    "claims are open on each rank for itself, so there is no one state of all ranks: save each rank's "
+                    'own, state_dict("own")'
+                )
+            return claimed
         if states == "all" and self.reading_service.world_size > 1:
             if self._pass is not None:
                 self._pass.refuse_inside("state_dict()")  # before others are told, who would wait
@@ -237,8 +248,17 @@ class DataLoader2(Viewable, Generic[T_co]):
             state = self._own_state(exact)
         return self._run.tell(state)
 
+    def _place_now(self) -> LoaderState:
+        return self._epochs.position(self._start)
+
+    def _state_at(self, position: LoaderState) -> dict[str, Any]:
+        return self._run.tell(self._run.own_state(position))
+
+    def _ranks_of_claims(self) -> list[int]:
+        return [self.reading_service.rank, self.reading_service.world_size, 1]
+
     def _own_state(self, exact: bool) -> dict[str, Any]:
-        position = self._epochs.position(self._start)
+        position = self._place_now()
         self._epochs.note_saved(position)
         return self._run.own_state(position, exact=exact)
 
@@ -261,8 +281,9 @@ class DataLoader2(Viewable, Generic[T_co]):
         """
         self._check_process()
         service = self.reading_service
+        plain, claimed = self._without_claims(state_dict, allow_pickle)
         state = LoaderState.from_dict(
-            state_dict,
+            plain,
             self._run.graph_text,
             Place(
                 rank=service.part.number,
@@ -281,6 +302,7 @@ class DataLoader2(Viewable, Generic[T_co]):
             self._epochs.load(Loaded(state))
             self._run.seed = state.seed
             self._run.adopted_num_shards = state.num_shards
+            self._load_claims(claimed)
 
     @classmethod
     def from_state(

@@ -1,0 +1,411 @@
+"""Claims: every item is finished once, whoever finishes first, through resumes, epochs and numbers of workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reading_services import MultiProcessingReadingService
+from tests.services.ranks import FixedRank
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.errors import IteratorInvalidated, StateError, StateMismatchError, WorkerDiedError
+from torchpipe.iter import IterableWrapper
+from torchpipe.loader.claims import Claims, Number
+
+ITEMS, EPOCHS = 30, 2
+Make = Callable[[int], Any]
+
+
+def _first(batch: list[Any]) -> Any:
+    return batch[0]
+
+
+class Counting(torch.utils.data.Dataset[list[int]]):
+    """Counts in itself, and hands out what it keeps."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.kept = [[number] for number in range(ITEMS)]
+
+    def __len__(self) -> int:
+        return ITEMS
+
+    def __getitem__(self, index: int) -> list[int]:
+        self.asked += 1
+        return self.kept[index]
+
+
+def map_style(workers: int) -> Any:
+    generator = torch.Generator().manual_seed(1)
+    return DataLoader(Counting(), 1, shuffle=True, num_workers=workers, collate_fn=_first, generator=generator)
+
+
+def graph(workers: int) -> Any:
+    nodes: Any = IterableWrapper([[number] for number in range(ITEMS)]).shuffle().sharding_filter().shuffle()
+    service = MultiProcessingReadingService(workers, "fork", num_shards=2)
+    loader: Any = DataLoader2(nodes, reading_service=service)
+    loader.seed(3)
+    return loader
+
+
+class _Stream(torch.utils.data.IterableDataset[list[int]]):
+    def __iter__(self) -> Any:
+        info = torch.utils.data.get_worker_info()
+        workers, worker = (1, 0) if info is None else (info.num_workers, info.id)
+        return iter([[number] for number in range(worker, ITEMS, workers)])
+
+
+def iterable(workers: int) -> Any:
+    return DataLoader(_Stream(), None, num_workers=workers)
+
+
+LOADERS = st.sampled_from([map_style, graph])
+
+
+@given(LOADERS, st.integers(1, 9), st.randoms(use_true_random=False))
+@settings(max_examples=12)
+def test_every_item_is_finished_once(make: Make, ahead: int, random: Random) -> None:
+    """Lives end after some items, with what they have finished since the last state lost, as a model's steps are."""
+    state: dict[str, Any] | None = None
+    items: dict[Number, int] = {}
+    finished: list[Number] = []
+    for life in range(40):
+        loader = make(random.choice([0, 0, 2]))
+        if state is not None:
+            loader.load_state_dict(state)
+        claims = loader.claims(ahead=ahead)
+        last = random.randrange(5, 60) if life < 30 else 1000
+        since: list[Number] = []
+        held: list[Any] = []
+        given_here = 0
+        while claims.epoch < EPOCHS and given_here < last:
+            for claim in claims:
+                given_here += 1
+                (value,) = claim.item
+                assert items.setdefault(claim.number, value) == value
+                claim.item.append("changed by its user")
+                if make is map_style:
+                    claim.item.pop()
+                held.append(claim)
+                while len(held) == ahead or (held and random.random() < 0.4):
+                    ended = held.pop(random.randrange(len(held)))
+                    since.append(ended.number)
+                    if random.random() < 0.8:
+                        assert ended.done(np.int64(1))
+                    else:
+                        ended.drop("no use")
+                if random.random() < 0.2:
+                    state, finished, since = loader.state_dict(), finished + since, []
+                    assert claims.stats().open == len(held)
+                if given_here == last:
+                    break
+            else:
+                while held:
+                    since.append(held[0].number)
+                    held.pop(0).done()
+        loader.shutdown()
+        if given_here < last:
+            finished += since
+            break
+    assert sorted(finished) == [Number(epoch, ordinal) for epoch in range(EPOCHS) for ordinal in range(ITEMS)]
+    for epoch in range(EPOCHS):
+        assert sorted(value for number, value in items.items() if number.epoch == epoch) == list(range(ITEMS))
+
+
+@pytest.mark.parametrize("make", [map_style, graph])
+def test_numbers_and_items_are_the_loaders_own_under_any_number_of_workers(make: Make) -> None:
+    with make(0) as plain:
+        whole = [[*item] for item in plain]
+    for workers in (0, 2):
+        with make(workers) as loader:
+            claims = loader.claims(ahead=ITEMS)
+            assert [(claim.number, claim.item) for claim in claims] == [
+                ((0, ordinal), item) for ordinal, item in enumerate(whole)
+            ]
+            assert loader.epoch == 1
+            assert claims.epoch == 0  # all are open
+
+
+def test_an_iterable_dataset_under_workers() -> None:
+    with iterable(2) as loader:
+        claims = loader.claims(ahead=10)
+        taken = [next(iter(claims)), *(next(claims) for _ in range(9))]
+        for claim in taken[3:]:
+            claim.done()
+        state = loader.state_dict()
+    with iterable(2) as loader:
+        loader.load_state_dict(state)
+        claims = loader.claims(ahead=100)
+        rest = list(claims)
+        assert [claim.item for claim in rest[:3]] == [claim.item for claim in taken[:3]]
+        assert sorted(claim.item[0] for claim in (*taken[3:], *rest)) == list(range(ITEMS))
+
+
+def test_a_state_is_small_and_plain(tmp_path: Path) -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(ahead=8)
+        for claim in claims:
+            if claim.ordinal % 5:
+                claim.done()
+            if claim.ordinal == 20:
+                break
+        state = loader.state_dict()
+        assert state == claims.state_dict()
+        assert len(state["claims"]) < 400
+    torch.save(state, tmp_path / "state.pt")
+    for loaded in (json.loads(json.dumps(state)), torch.load(tmp_path / "state.pt", weights_only=True)):
+        with map_style(0) as loader:
+            loader.load_state_dict(loaded)
+            claims = loader.claims(ahead=100)
+            assert claims.epoch == 0
+            assert [claim.ordinal for claim in claims] == [0, 5, 10, 15, 20, *range(21, ITEMS)]
+            assert claims.stats().passed == 16
+
+
+def test_it_does_not_matter_whether_claims_are_made_before_the_state_is_loaded() -> None:
+    with graph(0) as loader:
+        claims = loader.claims(ahead=4)
+        assert [claim.ordinal for claim in islice(claims, 3)] == [0, 1, 2]
+        state = loader.state_dict()
+        loader.load_state_dict(state)  # into the loader that has given it, claims and all
+        assert [claim.ordinal for claim in islice(claims, 4)] == [0, 1, 2, 3]
+
+
+def test_next_waits_until_one_is_done_and_says_who_is_late() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(ahead=3, timeout=0.05)
+        taken = list(islice(claims, 3))
+        with pytest.raises(TimeoutError, match=r"3 claims are open \(ahead=3\).*oldest is item 0 of epoch 0.*ahead="):
+            next(claims)
+        taken[1].done()
+        assert next(claims).ordinal == 3
+        claims.close()
+        with pytest.raises(ValueError, match="ahead"):
+            loader.claims(ahead=0)
+    with map_style(0) as loader:
+        claims = loader.claims(ahead=2)
+        first = list(islice(claims, 2))
+        timer = threading.Timer(0.1, first[0].done)
+        timer.start()
+        assert next(claims).ordinal == 2
+        assert claims.stats().waited_s > 0
+
+
+def test_what_is_finished_twice_or_never_given_is_an_error() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims()
+        claim = next(iter(claims))
+        assert claims.done(tuple(np.asarray(claim.number)))
+        for number in (claim.number, (0, 7), (5, 0)):
+            with pytest.raises(ValueError, match=f"item {number[1]} of epoch {number[0]} is not open"):
+                claims.done(number)
+        with pytest.raises(RuntimeError, match="keep_results=True"):
+            claims.take()
+        sent = pickle.loads(pickle.dumps(next(claims)))
+        assert sent.number == (0, 1)
+        with pytest.raises(RuntimeError, match=r"send its number back, and say claims.done\(number\)"):
+            sent.done()
+        claims.done(sent.number)
+        claims.close()
+        with pytest.raises(IteratorInvalidated, match="make others"):
+            next(claims)
+
+
+def test_what_would_lose_open_claims_is_refused() -> None:
+    with graph(0) as loader:
+        claims = loader.claims(ahead=9)
+        _ = list(islice(claims, 3))
+        with pytest.raises(RuntimeError, match=r"3 claims are open, which iter\(loader\) would lose"):
+            iter(loader)
+        with pytest.raises(RuntimeError, match="3 claims are open, which other claims would lose"):
+            loader.claims()
+        state = loader.state_dict()
+        claims.close()
+        assert "claims" not in loader.state_dict()
+        assert len(list(loader)) == ITEMS
+    with graph(0) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(RuntimeError, match=r"loaded state has open claims, which iter\(loader\) would lose"):
+            iter(loader)
+        loader.set_epoch(1)
+        claims = loader.claims()
+        with pytest.raises(RuntimeError, match="3 claims of epoch 0 are open, and epoch 1 would begin without them"):
+            iter(claims)
+
+
+def test_all_of_a_group_make_a_claim_done() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(ahead=4, groups=3, keep_results=True)
+        first, second = (claim for claim in islice(claims, 2))
+        for answer in ("a", "b"):
+            first.done(answer)
+            second.done(answer)
+        second.done("c")
+        assert claims.stats().open == 1
+        state = loader.state_dict()
+    with map_style(2) as loader:
+        loader.load_state_dict(state)
+        claims = loader.claims(ahead=4, groups=3, keep_results=True)
+        again = next(iter(claims))
+        assert again.number == first.number  # with no answer yet: they were of a group that was cut off
+        for answer in ("d", "e", "f"):
+            again.done(answer)
+        assert claims.take(0) == []
+        assert claims.take() == [(second.number, ["a", "b", "c"]), (first.number, ["d", "e", "f"])]
+        assert claims.take() == []
+        assert next(claims).ordinal == 2
+
+
+@pytest.mark.parametrize("stale", ["again", "drop"])
+def test_a_result_of_old_weights_does_not_count(stale: Any) -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(ahead=3, max_staleness=1, stale=stale)
+        first = next(iter(claims))
+        assert (claims.advance(), first.version) == (1, 0)
+        second = next(claims)
+        claims.advance()
+        assert second.done()
+        assert not first.done()
+        state = loader.state_dict()
+        following = next(claims)
+        if stale == "drop":
+            assert following.ordinal == 2
+            assert claims.stats().reasons == {"stale": 1}
+        else:
+            assert (following.number, following.item, following.version) == (first.number, first.item, 2)
+            assert claims.stats().again == 1
+            assert following.done()
+    with map_style(0) as loader:
+        loader.load_state_dict(state)
+        assert next(iter(loader.claims())).ordinal == (2 if stale == "drop" else 0)
+
+
+def test_an_item_that_fails_leaves_the_state_before_it() -> None:
+    def fails(number: list[int]) -> list[int]:
+        if number[0] == 7 and broken:
+            raise KeyError("a bad item")
+        return number
+
+    broken = True
+    nodes: Any = IterableWrapper([[number] for number in range(ITEMS)]).sharding_filter().map(fails)
+    with DataLoader2(nodes) as loader:
+        claims = loader.claims(ahead=ITEMS)
+        taken = []
+        with pytest.raises(KeyError, match="a bad item"):
+            for claim in claims:
+                taken.append(claim)
+        taken[2].done()
+        state = loader.state_dict()
+        broken = False
+        loader.load_state_dict(state)
+        assert [claim.ordinal for claim in loader._claims] == [0, 1, *range(3, ITEMS)]
+
+
+def test_a_worker_that_is_killed_costs_nothing() -> None:
+    with graph(2) as loader:
+        claims = loader.claims(ahead=ITEMS)
+        taken = [next(iter(claims)).item[0]]
+        os.kill(loader.stats().processes[1].pid, signal.SIGKILL)
+        while len(taken) < ITEMS:
+            taken.append(next(claims).item[0])
+        assert sorted(taken) == list(range(ITEMS))
+
+
+def test_threads_finish_and_save_while_another_takes() -> None:
+    with map_style(2) as loader, ThreadPoolExecutor(4) as pool:
+        claims: Claims[Any] = loader.claims(ahead=5)
+        states = []
+        for claim in claims:
+            pool.submit(claim.done)
+            if claim.ordinal % 7 == 0:
+                states.append(pool.submit(loader.state_dict))
+        saved = [state.result() for state in states]
+    for state in saved:
+        with map_style(0) as loader:
+            loader.load_state_dict(state)
+            rest = [claim.ordinal for claim in loader.claims(ahead=ITEMS)]
+            assert rest == sorted(rest)
+            assert {*range(max(rest, default=0), ITEMS)} <= {*rest} | {ITEMS}
+
+
+def test_tasks_take_by_async_for() -> None:
+    async def run() -> list[int]:
+        finished = []
+
+        async def work(claim: Any) -> None:
+            await asyncio.sleep(0.01 if claim.ordinal % 3 else 0.03)
+            finished.append(claim.ordinal)
+            claim.done()
+
+        with map_style(0) as loader:
+            claims = loader.claims(ahead=4)
+            tasks = []
+            async for claim in claims:
+                assert claims.stats().open <= 4
+                tasks.append(asyncio.create_task(work(claim)))
+            await asyncio.gather(*tasks)
+            assert claims.stats().open == 0
+        return finished
+
+    assert sorted(asyncio.run(run())) == list(range(ITEMS))
+
+
+def test_a_state_of_other_ranks_or_of_damage_is_refused() -> None:
+    with map_style(0) as loader:
+        next(iter(loader.claims()))
+        state = loader.state_dict()
+    sampler = torch.utils.data.DistributedSampler(Counting(), num_replicas=2, rank=1)
+    other: Any = DataLoader(Counting(), 1, sampler=sampler, collate_fn=_first)
+    with pytest.raises(StateMismatchError):
+        other.load_state_dict(state)
+    for damaged in (7, "none", state["claims"][:-8]):
+        with map_style(0) as loader, pytest.raises(StateError, match="damaged"):
+            loader.load_state_dict(state | {"claims": damaged})
+    with map_style(0) as loader:  # nothing of it was taken up
+        assert len(list(loader)) == ITEMS
+
+
+def test_all_ranks_have_no_one_state_of_claims() -> None:
+    with DataLoader2(IterableWrapper(range(9)).sharding_filter(), reading_service=FixedRank(0, 2, 4)) as loader:
+        next(iter(loader.claims()))
+        with pytest.raises(StateError, match='no one state of all ranks: save each rank\'s own, state_dict\\("own"\\)'):
+            loader.state_dict("all")
+        assert loader.state_dict("own")["claims"]
+
+
+def test_workers_that_die_too_often_end_the_loop_and_lose_nothing() -> None:
+    def kills(number: list[int]) -> list[int]:
+        if number[0] == 11:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    nodes: Any = IterableWrapper([[number] for number in range(ITEMS)]).sharding_filter().map(kills)
+    with DataLoader2(nodes, reading_service=MultiProcessingReadingService(1, "fork")) as loader:
+        claims = loader.claims(ahead=ITEMS)
+        taken = []
+        with pytest.raises(WorkerDiedError):
+            for claim in claims:
+                taken.append(claim.ordinal)
+        state = loader.state_dict()
+    assert taken == list(range(len(taken)))
+    with DataLoader2(nodes) as loader:
+        loader.load_state_dict(state)
+        assert [
+            next(claims_again).ordinal for claims_again in [iter(loader.claims(ahead=20))] for _ in range(11)
+        ] == taken
