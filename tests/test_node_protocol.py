@@ -48,7 +48,7 @@ class Busy(IterDataPipe[Any]):
 def test_what_a_node_keeps_under_such_a_name_says_nothing() -> None:
     node = Busy(source())
     assert list(node) == list(range(6))
-    assert "Busy(alters_stream='data', by_index='data', dispatches='data', " in describe_graph(node)
+    assert "Busy(alters_stream='data', by_index='data', check_shards='data', " in describe_graph(node)
     split = plan(node)
     assert (split.main_nodes, split.dispatch, len(split.sharding_points)) == ((), None, 1)
     assert not divides(node)

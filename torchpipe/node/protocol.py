@@ -86,7 +86,7 @@ class NodeProtocol:
     yields_new_tensors: bool = False
     """True if each item's tensors have memory of their own, which no code writes to again: they are sent from there."""
 
-    def check_shards(self, num_shards: int) -> None:
+    def check_shards(self, num_shards: int = 1) -> None:
         """Raises: GraphError if it cannot be divided among so many shards. Asked of what stands before a sharding point
         when a loader is built, if that number is fixed.
         """

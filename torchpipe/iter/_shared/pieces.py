@@ -96,7 +96,7 @@ class FilePieces(Switched[Piece]):
         pieces, files = _several(len(self.plan), "piece"), _several(len(self.paths), "file")
         return f"{pieces} of {files}" + (f" (undivided: {whole})" if whole else "")
 
-    def check_shards(self, num_shards: int) -> None:
+    def check_shards(self, num_shards: int = 1) -> None:
         size = self.piece_bytes or PIECE_BYTES
         smaller = "" if self.unit == "files" else f", make them smaller (piece_bytes={size})"
         least = {"row groups": ", or write the files with smaller row groups"}.get(self.unit, "")
@@ -147,7 +147,7 @@ class StreamPieces(Switched[int]):
     def __len__(self) -> int:
         return self.count
 
-    def check_shards(self, num_shards: int) -> None:
+    def check_shards(self, num_shards: int = 1) -> None:
         way_out = ", write the data in more files, or divide rows (sharding_filter(), with which each reads all)"
         _check_enough(
             self.count, num_shards, f"a stream of {_several(self.count, 'shard')} (its files) cannot", way_out
