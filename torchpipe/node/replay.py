@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -157,8 +157,11 @@ class ReplayIterator(NodeIterator[Any]):
     def run(self) -> Iterator[Any]:
         if self._ended:
             return
-        iterator, note = self._open(), self._seen.note
-        if self.count and "user" not in self._loaded:
+        again = self.count > 0 and "user" not in self._loaded
+        with self.context.making_again() if again else nullcontext():  # it may read its input as it is opened
+            iterator = self._open()
+        note = self._seen.note
+        if again:
             self._replay(iterator)
         while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
             self.count += 1
