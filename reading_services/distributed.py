@@ -35,7 +35,7 @@ class DistributedReadingService(RankedReadingService):
 
     These are all ranks of the initialized process group, or those of ``group``:
     ``DistributedReadingService(mesh["dp"])``. Their peers of tensor, context or pipeline parallelism, each in a group
-    with the same place in it, have the same items.
+    with the same position in it, have the same items.
 
     With s shards a rank, rank r of w has every w-th item from r on of the stream of w * s shards. The seed is that of
     rank 0; with a ``group`` that is a part of all ranks, one that the whole job has in common. Every rank does the same
@@ -166,13 +166,13 @@ class DistributedReadingService(RankedReadingService):
             "delivered": start.delivered,
             "the loaded state of all ranks": start.origin or None,
         }
-        told = ranks.objects(Talk.BEGIN, (start.seed, start.seeded or start.delivered > 0, same))
-        _check_graphs([theirs.pop("graph") for _, _, theirs in told])
-        check_found([theirs.pop("files") for _, _, theirs in told])
-        for name in told[0][2]:
-            _check_equal(name, dict(enumerate(theirs[name] for _, _, theirs in told)))
-        _check_equal("seed", {rank: seed for rank, (seed, fixed, _) in enumerate(told) if fixed or not rank})
-        return self.hosting(replace(start, seed=told[0][0]))
+        answers = ranks.objects(Talk.BEGIN, (start.seed, start.seeded or start.delivered > 0, same))
+        _check_graphs([theirs.pop("graph") for _, _, theirs in answers])
+        check_found([theirs.pop("files") for _, _, theirs in answers])
+        for name in answers[0][2]:
+            _check_equal(name, dict(enumerate(theirs[name] for _, _, theirs in answers)))
+        _check_equal("seed", {rank: seed for rank, (seed, fixed, _) in enumerate(answers) if fixed or not rank})
+        return self.hosting(replace(start, seed=answers[0][0]))
 
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
         ranks = self._connect()

@@ -40,8 +40,8 @@ def image_of(
         return make(graphs, *others.values())
     except Exception as error:
         for node in nodes:
-            alone = with_inputs(node, lambda _: cast("DataPipe", _Input()))
-            if (what := _what_fails(vars(alone).items(), make)) is not None:
+            singly = with_inputs(node, lambda _: cast("DataPipe", _Input()))
+            if (what := _what_fails(vars(singly).items(), make)) is not None:
                 raise NotSerializableError(f"{name(node)} cannot be sent to {to}: {what}{advice}") from error
         what = _what_fails(others.items(), make) or f"{type(error).__name__}: {error}"
         raise NotSerializableError(f"the loader cannot be sent to {to}: {what}{advice}") from error

@@ -19,7 +19,7 @@ from torchpipe import DataLoader2, SnapshotPolicy
 from torchpipe.errors import LargeStateWarning, StateError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState, Place
+from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState, RankLayout
 from torchpipe.node.fingerprint import digest
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.state.flat import FlatState
@@ -37,7 +37,7 @@ def plain(**changes: Any) -> dict[str, Any]:
 
 
 def read(state: Any, num_shards: int | None = None) -> LoaderState:
-    return LoaderState.from_dict(state, GRAPH, Place(num_shards=num_shards))
+    return LoaderState.from_dict(state, GRAPH, RankLayout(num_shards=num_shards))
 
 
 def payload(**changes: Any) -> bytes:
@@ -47,8 +47,8 @@ def payload(**changes: Any) -> bytes:
 def test_it_comes_back_as_it_was() -> None:
     for position in (POSITION, None):
         state = LoaderState(seed=2**70, epoch=3, delivered=4, num_shards=2, position=position)
-        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, Place()) == state
-        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, Place(num_shards=2)) == state
+        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, RankLayout()) == state
+        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, RankLayout(num_shards=2)) == state
 
 
 def test_it_is_flat_and_its_keys_are_fixed() -> None:
@@ -130,7 +130,7 @@ def test_a_payload_may_come_back_as_another_kind_of_bytes() -> None:
 )
 def test_another_graph_is_shown_by_its_first_difference(here: str, where: str, saved_line: str, here_line: str) -> None:
     with pytest.raises(StateMismatchError) as caught:
-        LoaderState.from_dict(plain(), here, Place())
+        LoaderState.from_dict(plain(), here, RankLayout())
     *lines, advice = str(caught.value).splitlines()
     assert lines == [
         f"the state belongs to another graph: fingerprint {digest(GRAPH)} was saved, this graph has {digest(here)}. "

@@ -90,7 +90,7 @@ def test_a_thread_that_draws_beside_the_owner_is_told() -> None:
         with pytest.warns(UserWarning, match=r"a loader makes items in thread 'second'.* torchpipe.own_random_states"):
             told.append(drawing_stream(1))
 
-    global_random._told.clear()
+    global_random._warned.clear()
     thread = threading.Thread(target=work, name="second")
     thread.start()
     thread.join()

@@ -300,16 +300,16 @@ class ActorWorker:
     def _may_ask(self, epoch: StartEpoch, lane: _Lane) -> bool:
         if lane.calls >= _MOST_CALLS or (self._calls and self._one_at_a_time()):
             return False
-        if epoch.dealt:
+        if epoch.assigned:
             left = lane.sent or (lane.over and not lane.done)  # the end has to be asked for, too
             if not lane.pending and not (left and not lane.calls):
                 return False
-        return lane.credit.may_go_on(epoch.window, epoch.window_bytes, dealt=epoch.dealt, expected=lane.calls)
+        return lane.credit.may_go_on(epoch.window, epoch.window_bytes, assigned=epoch.assigned, expected=lane.calls)
 
     def _one_at_a_time(self) -> bool:
         """Something here has ended an actor."""
-        alone = self._epoch is not None and self._epoch.isolate_items
-        return alone or any(not lane.done and lane.count < lane.isolate_before for lane in self._lanes.values())
+        singly = self._epoch is not None and self._epoch.isolate_items
+        return singly or any(not lane.done and lane.count < lane.isolate_before for lane in self._lanes.values())
 
     def _limit(self, epoch: StartEpoch, lane: _Lane) -> int:
         """How many items at most; before ``isolate_before`` a part, so that the next death says which part it is."""
@@ -324,7 +324,7 @@ class ActorWorker:
         lane = self._lanes[number]
         limit = self._limit(epoch, lane)
         deal = None
-        if epoch.dealt:
+        if epoch.assigned:
             entries = tuple(lane.pending.popleft() for _ in range(min(limit, len(lane.pending))))
             over = lane.over and not lane.pending
             if entries or (over and not lane.end_sent):

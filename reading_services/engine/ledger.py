@@ -12,11 +12,11 @@ from reading_services.engine.workers import Arrival
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
-__all__ = ["DealtEntries", "ShardLedger"]
+__all__ = ["AssignedEntries", "ShardLedger"]
 
 
 @dataclass(slots=True)
-class DealtEntries:
+class AssignedEntries:
     """What was dealt to a lane, an entry for each item, as far as it may have to be dealt again.
 
     ``stateless``: an item depends on its entry alone, so that nothing before it is ever needed.
@@ -28,7 +28,7 @@ class DealtEntries:
     over: bool = False
 
     @classmethod
-    def begin(cls, position: ShardPosition, stateless: bool, again: Iterable[bytes] = ()) -> DealtEntries:
+    def begin(cls, position: ShardPosition, stateless: bool, again: Iterable[bytes] = ()) -> AssignedEntries:
         """``again``: what the position's cursor skips."""
         return cls(stateless, deque(again), position.count - position.cursor.skip)
 
@@ -58,16 +58,16 @@ class ShardLedger:
     reports: list[Report] = field(default_factory=list)  # for the user, with the chunk that comes next
     in_use: bool = False  # True while the consumer has a chunk in hand
     isolate_before: int = 0  # items before this one are each made alone: one of them may have ended its worker
-    dealt: DealtEntries | None = None  # where entries are dealt
+    assigned: AssignedEntries | None = None  # where entries are dealt
     first: int = 0  # ``count`` when the epoch began here
     chunks: int = 0  # that have come since, with ``nbytes`` in all
     nbytes: int = 0
 
     @classmethod
     def begin(
-        cls, position: ShardPosition, window: int, dealt: DealtEntries | None = None, *, since: int = 0
+        cls, position: ShardPosition, window: int, assigned: AssignedEntries | None = None, *, since: int = 0
     ) -> ShardLedger:
-        return cls(**vars(position), window=window, dealt=dealt, first=position.count, since=since)
+        return cls(**vars(position), window=window, assigned=assigned, first=position.count, since=since)
 
     def arrive(self, arrival: Arrival) -> None:
         """Something has come; after the shard's end or error, nothing counts any more."""
@@ -76,24 +76,24 @@ class ShardLedger:
         self.count += arrival.count
         self.chunks += 1
         self.nbytes += arrival.nbytes
-        if self.dealt is None or not self.dealt.stateless:
+        if self.assigned is None or not self.assigned.stateless:
             self.cursor = self.cursor.after(arrival.count, None if arrival.ended else arrival.snapshot)
-        if self.dealt is not None:
-            self.dealt.forget(self.count - self.cursor.skip)
+        if self.assigned is not None:
+            self.assigned.forget(self.count - self.cursor.skip)
         self.over = arrival.over
         self.arrived.append(arrival)
 
     def deal(self, entries: list[bytes], over: bool) -> None:
         """More is dealt to this lane; ``over``: nothing after that."""
-        assert self.dealt is not None, "nothing is dealt in this epoch"
-        self.dealt.entries.extend(entries)
-        self.dealt.over = over
+        assert self.assigned is not None, "nothing is dealt in this epoch"
+        self.assigned.entries.extend(entries)
+        self.assigned.over = over
 
     @property
     def outstanding(self) -> int:
         """How many entries have been dealt whose items have not arrived."""
-        dealt = self.dealt
-        return 0 if dealt is None else dealt.first + len(dealt.entries) - self.count
+        assigned = self.assigned
+        return 0 if assigned is None else assigned.first + len(assigned.entries) - self.count
 
     def release(self) -> int:
         """The consumer asks for more, so it has used up its chunk: the number of chunks to grant anew."""

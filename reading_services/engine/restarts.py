@@ -64,7 +64,7 @@ class Restarts:
             return
         # A worker that ends before it is ready has been dealt nothing in this generation; a dispatcher is waited for
         before = self._plans.pop(number, None)
-        dealt = worker.ready or number == DISPATCHER if before is None else before.all_anew
+        assigned = worker.ready or number == DISPATCHER if before is None else before.all_anew
         self._workers.drop(number)
         if lanes.limits.spent(self.count):
             decision = SPENT
@@ -83,7 +83,7 @@ class Restarts:
         if lanes.needs(number) or not decision.give_up:
             self.count += 1
             self._stats.restarted(number, worker.name, str(death))
-            self._plans[number] = Plan(self._clock() + decision.delay_s, lanes.dispatched and dealt)
+            self._plans[number] = Plan(self._clock() + decision.delay_s, lanes.dispatched and assigned)
             self.carry_out_plans()
 
     def note_idle_death(self, worker: Worker, end: End) -> None:
@@ -143,9 +143,9 @@ class Restarts:
         for number in self._workers.numbers_from(first):
             self.dismiss(number)
         self._workers.drop_successors_from(first)
-        for noted in (self._plans, self._idle_deaths):  # nobody misses one that has ended
-            for number in [number for number in noted if number >= first]:
-                del noted[number]
+        for counted in (self._plans, self._idle_deaths):  # nobody misses one that has ended
+            for number in [number for number in counted if number >= first]:
+                del counted[number]
 
     def carry_out_plans(self) -> None:
         """Open anew the workers whose time has come, and let begin those that are ready."""

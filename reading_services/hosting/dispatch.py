@@ -102,8 +102,8 @@ class DispatchHost:
         source, epoch = self._source, self.epoch
         assert source is not None
         assert epoch is not None
-        alone = epoch.isolate_items or source.position < epoch.isolate_before
-        chunk = source.advance(1 if alone else _CHUNK_ITEMS, _CHUNK_S, partial(self._progress.making, 0), self._images)
+        singly = epoch.isolate_items or source.position < epoch.isolate_before
+        chunk = source.advance(1 if singly else _CHUNK_ITEMS, _CHUNK_S, partial(self._progress.making, 0), self._images)
         self._progress.idle()
         if chunk.error is not None and (source.fail_at is None or chunk.error is not source.fail_at[1]):
             add_note(chunk.error, self._where)

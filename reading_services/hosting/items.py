@@ -15,7 +15,7 @@ import torch
 
 from torchpipe.errors import NotSerializableError
 from torchpipe.node.containers import PLAIN
-from torchpipe.state.mapped import dump_apart
+from torchpipe.state.mapped import dump_with_buffers
 from torchpipe.state.pickling import CloudPickler, Reducers
 from torchpipe.state.tensors import reduce_tensor
 
@@ -60,7 +60,7 @@ def dump_items(items: list[Any]) -> tuple[memoryview, list[memoryview]]:
     Raises: whatever pickling an item raises, when neither pickle nor cloudpickle can do it.
     """
     try:
-        return dump_apart(_Pickler, items, OUT_OF_BAND_BYTES, writable=True)
+        return dump_with_buffers(_Pickler, items, OUT_OF_BAND_BYTES, writable=True)
     except AutogradTensorError:  # cloudpickle would drop the graph
         raise
     except Exception:  # classes and functions made inside a function

@@ -204,7 +204,7 @@ class SlotReader:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._mapped: mmap.mmap | None = None
-        self._known: dict[int, tuple[int, int]] = {}  # slot -> where it is
+        self._slots_at: dict[int, tuple[int, int]] = {}  # slot -> where it is
         self._closed = False
         self._leases: dict[int, _View] = {}
         self._opened: set[int] = set()
@@ -230,7 +230,7 @@ class SlotReader:
         if self._mapped is None:
             self._mapped = self._arena.mapped()
         self._reclaim()
-        self._known[index] = offset, capacity
+        self._slots_at[index] = offset, capacity
         owner = np.frombuffer(self._mapped, np.uint8, capacity, offset)
         self._leases[index] = _View(index, owner, self._release)
         return memoryview(owner)  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ class SlotReader:
         """No more slots are leased: let go of the memory of those that nobody sees. Views stay good. Idempotent."""
         self._closed = True
         self._reclaim()
-        for index in self._known.keys() - self._leases.keys() - self._retired.keys():
+        for index in self._slots_at.keys() - self._leases.keys() - self._retired.keys():
             self._give_back(index)
         self._retired.clear()  # their memory goes with the last process that has it
         if not self._leases:
@@ -274,6 +274,6 @@ class SlotReader:
 
     def _give_back(self, index: int) -> None:
         """The memory of a slot that nobody will write to or look at again."""
-        position, mapped = self._known.pop(index, None), self._mapped
+        position, mapped = self._slots_at.pop(index, None), self._mapped
         if position is not None and mapped is not None:
             mapped.madvise(mmap.MADV_REMOVE, *position)

@@ -21,7 +21,7 @@ from reading_services.hosting.prefetching import PrefetchingSupply, ShardQueue
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.payloads import Packer, Receiver
-from reading_services.processes.wire import Dealt, Grant, Request
+from reading_services.processes.wire import Dispatched, Grant, Request
 from torchpipe.node.failures.remote_error import load_error
 
 __all__ = ["Link", "Listener", "RemoteSupply", "Superseded", "connect", "same_user"]
@@ -164,14 +164,14 @@ class RemoteSupply(PrefetchingSupply):
             if not self._greeted and not self._take_greeting():
                 return
             while (frame := self._link.receive(wait=False)) is not None:
-                dealt, payload = frame
-                assert isinstance(dealt, Dealt)
+                assigned, payload = frame
+                assert isinstance(assigned, Dispatched)
                 self._arrived(
-                    self._shards[dealt.shard],
-                    self._receiver.arrive(dealt.layout, payload).open(),
-                    sum(dealt.layout.sizes),
-                    over=dealt.over,
-                    error=None if dealt.error is None else load_error(dealt.error),
+                    self._shards[assigned.shard],
+                    self._receiver.arrive(assigned.layout, payload).open(),
+                    sum(assigned.layout.sizes),
+                    over=assigned.over,
+                    error=None if assigned.error is None else load_error(assigned.error),
                 )
         except ChannelClosed:
             self._cut_off = True

@@ -18,7 +18,7 @@ from reading_services.processes.channel import ChannelClosed, SocketChannel
 from reading_services.processes.dispatch_link import Link, same_user
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.status_page import StatusPage
-from reading_services.processes.wire import Dealt, EndEpoch, Request, Stop
+from reading_services.processes.wire import Dispatched, EndEpoch, Request, Stop
 from reading_services.processes.worker import WorkerSetup, serve
 from torchpipe.node.failures.remote_error import dump_error
 from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTING
@@ -163,7 +163,7 @@ class Dispatcher:
         del self._requests[shard]
         failure = None if portion.error is None else dump_error(portion.error)
         try:
-            link.channel.send(Dealt(shard=shard, layout=layout, over=portion.over, error=failure), payload)
+            link.channel.send(Dispatched(shard=shard, layout=layout, over=portion.over, error=failure), payload)
             self._watch_outbox(link)
         except ChannelClosed:
             self._drop(link)

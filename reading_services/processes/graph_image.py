@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from reading_services.processes.passed_on import ImagePickler, passed_on
-from torchpipe.state.mapped import Places, dump_apart, load_mapped, write_file
+from torchpipe.state.mapped import Spans, dump_with_buffers, load_mapped, write_file
 
 __all__ = ["GraphImage"]
 
@@ -27,7 +27,7 @@ class GraphImage:
     """What :meth:`of` was given, again and again: each :meth:`load` makes new objects. Passed on as an argument."""
 
     def __init__(
-        self, body: bytes, positions: Places = (), fd: int = -1, inherited: Any = None, passing: Sequence[Any] = ()
+        self, body: bytes, positions: Spans = (), fd: int = -1, inherited: Any = None, passing: Sequence[Any] = ()
     ) -> None:
         self._body = body  # the pickle, if there is no file
         self._inherited = inherited
@@ -40,14 +40,14 @@ class GraphImage:
     def of(cls, *parts: Any) -> GraphImage:
         """The image of ``parts``. Raises: whatever pickling them raises."""
         passing: list[Any] = []
-        body, buffers = dump_apart(partial(ImagePickler, passing), parts, _SHARED_BYTES)
+        body, buffers = dump_with_buffers(partial(ImagePickler, passing), parts, _SHARED_BYTES)
         if buffers:
             try:
                 fd, positions = write_file("torchpipe-graph", [body, *buffers])
                 return cls(b"", positions, fd, passing=passing)
             except OSError:  # no room for them: in every process's own memory then
                 passing.clear()
-                body, _ = dump_apart(partial(ImagePickler, passing), parts, sys.maxsize)
+                body, _ = dump_with_buffers(partial(ImagePickler, passing), parts, sys.maxsize)
         return cls(bytes(body), passing=passing)
 
     @classmethod
@@ -74,5 +74,5 @@ class GraphImage:
         return _from_duplicate, (self._positions, multiprocessing.reduction.DupFd(self._fd), self._passing)
 
 
-def _from_duplicate(positions: Places, duplicate: Any, passing: Sequence[Any]) -> GraphImage:
+def _from_duplicate(positions: Spans, duplicate: Any, passing: Sequence[Any]) -> GraphImage:
     return GraphImage(b"", positions, duplicate.detach(), passing=passing)

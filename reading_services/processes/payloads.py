@@ -37,14 +37,14 @@ class Packer:
 
     def __init__(self, arena: Arena | None) -> None:
         self._slots = None if arena is None else SlotWriter(arena)
-        self._said_short = False
+        self._warned_short = False
 
     def take_notices(self) -> list[Notice]:
         """What the user is to be told if a slot was needed and could not be had, once."""
         shortage = None if self._slots is None else self._slots.shortage
-        if shortage is None or self._said_short:
+        if shortage is None or self._warned_short:
             return []
-        self._said_short = True
+        self._warned_short = True
         text = (
             f"shared memory is short ({shortage}): large items are sent through a socket instead, which is slower. "
             "Raise the limit on file sizes or memory (ulimit -a, the container's), or let workers run less far ahead "

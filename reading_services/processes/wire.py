@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from reading_services.engine.messages import Message
 
-__all__ = ["ChunkMessage", "Dealt", "EndEpoch", "Failed", "Grant", "Layout", "Placed", "Ready", "Request", "Stop"]
+__all__ = ["ChunkMessage", "Dispatched", "EndEpoch", "Failed", "Grant", "Layout", "Placed", "Ready", "Request", "Stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Request(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dealt(Message):
+class Dispatched(Message):
     """Entries of ``shard`` in ``layout``; ``over`` says that no more come, because of ``error`` if any."""
 
     shard: int

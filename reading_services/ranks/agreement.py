@@ -106,8 +106,8 @@ class Exchange(ABC):
 
     def reports(self, mine: RankReport) -> list[RankReport]:
         """Those of all ranks. Raises: as :meth:`numbers`."""
-        told = self.numbers((mine.ready, mine.source, mine.any_item))
-        return [RankReport(ready, StreamOfRank(source), bool(any_item)) for ready, source, any_item in told]
+        answers = self.numbers((mine.ready, mine.source, mine.any_item))
+        return [RankReport(ready, StreamOfRank(source), bool(any_item)) for ready, source, any_item in answers]
 
     @abstractmethod
     def texts(self, mine: str) -> list[str]:
@@ -223,15 +223,15 @@ class AgreementIterator(NodeIterator[Any]):
         merge, _ = merge_below(self.source)
         ended = merge.ended_first if isinstance(merge, RoundsMerge) else []
         first = ended[0] if ended else -1
-        told = self._exchange.numbers((left, exact, first))
-        if any(count or not all_of_them for count, all_of_them, _ in told):
+        answers = self._exchange.numbers((left, exact, first))
+        if any(count or not all_of_them for count, all_of_them, _ in answers):
             self.left_over = LeftOver(
                 ended=", ".join(
-                    f"rank {rank}" + (f" (shard {told[rank][2]})" if told[rank][2] >= 0 else "")
+                    f"rank {rank}" + (f" (shard {answers[rank][2]})" if answers[rank][2] >= 0 else "")
                     for rank in verdict.ranks
                 ),
-                by_rank=tuple(count for count, _, _ in told),
-                exact=all(all_of_them for _, all_of_them, _ in told),
+                by_rank=tuple(count for count, _, _ in answers),
+                exact=all(all_of_them for _, all_of_them, _ in answers),
                 parts=self._parts,
             )
 
@@ -313,8 +313,8 @@ class AgreementIterator(NodeIterator[Any]):
                 texts = self._exchange.texts(f"{type(self._error).__name__}: {self._error}" if failed else "")
                 if failed:
                     return self._error
-                told = "\n".join(f"  rank {rank}: {texts[rank]}" for rank in verdict.ranks)
-                return RankError(f"the stream of rank {ranks} has failed, and all ranks end with it:\n{told}")
+                answers = "\n".join(f"  rank {rank}: {texts[rank]}" for rank in verdict.ranks)
+                return RankError(f"the stream of rank {ranks} has failed, and all ranks end with it:\n{answers}")
             case Then.UNEVEN:
                 return RankError(
                     f"rank {ranks} has no more items, while other ranks have: the numbers of items are uneven. Choose "

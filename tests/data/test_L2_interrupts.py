@@ -33,7 +33,11 @@ WORKERS: dict[str, Callable[[], DataLoader[Any]]] = {
     "threads": lambda: DataLoader(Numbers(LENGTH), 2, shuffle=True, num_workers=2, worker_method="thread"),
 }
 _ENGINE = ("supervisor", "staffing", "events", "restarts", "open_workers", "lanes")
-_PLACES = (*(f"reading_services.engine.{name}" for name in _ENGINE), "torchpipe.data.dealt", "torchpipe.data.iterator")
+_PLACES = (
+    *(f"reading_services.engine.{name}" for name in _ENGINE),
+    "torchpipe.data.assigned",
+    "torchpipe.data.iterator",
+)
 
 
 @contextmanager

@@ -49,13 +49,13 @@ class Stream(IterableDataset[int]):
         return iter(range(100 * worker, 100 * worker + (9 if worker == 0 else 23)))
 
 
-class Places:
+class Spans:
     """An iterator with a state."""
 
     def __init__(self, first: int, length: int) -> None:
         self.at, self.end = first, first + length
 
-    def __iter__(self) -> Places:
+    def __iter__(self) -> Spans:
         return self
 
     def __next__(self) -> int:
@@ -74,7 +74,7 @@ class Places:
 class StreamWithPlace(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         worker = getattr(get_worker_info(), "id", 0)
-        return Places(100 * worker, 9 if worker == 0 else 23)
+        return Spans(100 * worker, 9 if worker == 0 else 23)
 
 
 class StreamThatKnows(IterableDataset[int]):

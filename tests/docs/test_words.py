@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import torchpipe.state
 import torchpipe.stats
 import torchpipe.testing
 
-_PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+_ROOT = Path(__file__).parents[2]
+_PAGE = _ROOT / "docs" / "architecture.md"
 _ROOMS = (
     torchpipe,
     torchpipe.iter,
@@ -30,6 +32,16 @@ _RETIRED = (
     *("place", "places", "standing", "ring", "lag", "premise", "premises", "owed", "apart", "leaves", "told", "said"),
     *("known", "adopt", "dealt", "noted", "accounts", "lane", "lanes", "careful", "suspect", "whole"),
 )
+# the same for names that only we read: those of files, and of what modules and classes define
+_RETIRED_INSIDE = (
+    *("place", "places", "standing", "ring", "lag", "premise", "premises", "owed", "apart", "alone", "leaves", "told"),
+    *("said", "known", "adopt", "adopted", "dealt", "noted", "accounts"),
+)
+_PLAIN_ENGLISH = ("in_place", "alone_per_s")  # "changed in place"; a key of profile()'s data
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", name).lower()))
 
 
 def _public() -> Iterator[str]:
@@ -53,10 +65,29 @@ def _public() -> Iterator[str]:
 def test_public_names_use_no_retired_word() -> None:
     names = set(_public())
     assert len(names) > 500
+    found = {name for name in names if _words(re.split(r"[.(]", name)[-1]) & {*_RETIRED}}
+    assert not found
+
+
+def _defined(body: list[ast.stmt]) -> Iterator[str]:
+    """The names that a module defines, and those of its classes' methods and fields."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from _defined(node.body)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_no_file_defines_a_name_of_retired_words() -> None:
+    files = [path for package in ("torchpipe", "reading_services") for path in (_ROOT / package).rglob("*.py")]
+    assert len(files) > 400
     found = {
-        name
-        for name in names
-        if set(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", re.split(r"[.(]", name)[-1]).lower())) & {*_RETIRED}
+        f"{path.relative_to(_ROOT)}: {name}"
+        for path in files
+        for name in (path.stem, *_defined(ast.parse(path.read_text()).body))
+        if _words(name) & {*_RETIRED_INSIDE} and not name.endswith(_PLAIN_ENGLISH)
     }
     assert not found
 

@@ -150,8 +150,8 @@ def test_what_is_dealt_comes_together_again(counts: list[int], data: st.DataObje
     live = [shard for shard in range(len(counts)) if data.draw(st.booleans())]
     whole = Rotation.after([Cursor(None, count, count) for count in counts], live)
     for ranks in (ranks for ranks in range(1, len(counts) + 1) if len(counts) % ranks == 0):
-        parts = whole.dealt(ranks)
+        parts = whole.for_ranks(ranks)
         assert Rotation.joined(parts) == whole
         given_out = [sum(part.counts) for part in parts]
-        assert [part.lag for part in parts] == [max(given_out) - mine for mine in given_out]
+        assert [part.items_behind for part in parts] == [max(given_out) - mine for mine in given_out]
         assert all(Rotation.from_state(part.to_state(), len(counts) // ranks) == part for part in parts)

@@ -9,7 +9,7 @@ __all__ = ["Bell"]
 
 
 class Bell:
-    """Wakes who waits. Rung from any thread and from signal handlers, and heard in one: no lock is held meanwhile."""
+    """Wakes who waits. Any thread and signal handlers may notify it, one thread hears it: no lock is held meanwhile."""
 
     def __init__(self) -> None:
         self.awaited = False  # said first; then who waits looks once more whether it has to
@@ -20,6 +20,6 @@ class Bell:
             self._signals.put(None)
 
     def hear(self, at_most_s: float) -> None:
-        """Wait for a ring, perhaps for one that came before."""
+        """Wait to be notified, perhaps by what came before."""
         with suppress(Empty):
             self._signals.get(timeout=at_most_s)

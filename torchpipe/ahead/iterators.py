@@ -34,10 +34,10 @@ class RunAheadIterator(NodeIterator[T_co]):
     """
 
     exact_after_error = True
-    apart = True
+    untimed = True
 
     def __init__(self, node: DataPipe, context: Context, source: DataPipe, stage: Stage) -> None:
-        if context.graph.reads_apart(node):
+        if context.graph.reads_separately(node):
             raise GraphError(
                 f"{node_name(node)} stands after some branches of a fork, demux or unzip, of which others are read "
                 "elsewhere: it would run ahead of them in a thread of its own. Join the branches (zip, mux) before it"
@@ -113,7 +113,7 @@ class _Delivered(NodeIterator[Any]):
     """
 
     exact_after_error = True
-    apart = True
+    untimed = True
 
     def __init__(self, node: DataPipe, context: Context, inner: NodeIterator[Any]) -> None:
         super().__init__(node, context)

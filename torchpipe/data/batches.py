@@ -1,4 +1,4 @@
-"""Where batches are made: in this process, here; the other places follow the same interface.
+"""Where batches are made: in this process, here; processes and threads follow the same interface.
 
 Runs in the user's process.
 """

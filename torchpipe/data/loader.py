@@ -369,7 +369,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             seeded = epoch if self.worker_seeding == "batch" else None
             return order, LocalBatches(order, fetch, seeded, position, steps=Steps(self), sheet=sheet)
         engine: Any = threads if self.worker_method == "thread" else processes
-        return order, engine.begin_dealt(self, order, fetch, epoch, position)
+        return order, engine.begin_assigned(self, order, fetch, epoch, position)
 
     def _own_order(self, saved: Position | None) -> Order:
         if saved is not None and saved.order is not None:

@@ -35,7 +35,7 @@ from torchpipe.node.iterator import NodeIterator, is_stateful
 from torchpipe.randomness.global_random import BatchRandom, RandomStates, may_change_states
 from torchpipe.stats.tracing import Tracing
 
-__all__ = ["FetchDealt", "InitWorker", "seed_as_torch", "seed_worker"]
+__all__ = ["FetchAssigned", "InitWorker", "seed_as_torch", "seed_worker"]
 
 
 def seed_as_torch(base_seed: int, worker: int) -> None:
@@ -157,7 +157,7 @@ def seed_worker(base_seed: int, worker: int) -> None:
         seed_as_torch(base_seed, worker)
 
 
-class FetchDealt(IterDataPipe[Any]):
+class FetchAssigned(IterDataPipe[Any]):
     """Makes a batch of each entry that is dealt: (the batch's number, its indices).
 
     Before each one, the global random states are seeded from (seed, epoch, number); with ``as_torch``, once, as torch
@@ -190,10 +190,10 @@ class FetchDealt(IterDataPipe[Any]):
 
 
 class _FetchIterator(NodeIterator[Any]):
-    node: FetchDealt
-    apart = True  # its steps are timed, each for itself
+    node: FetchAssigned
+    untimed = True  # its steps are timed, each for itself
 
-    def __init__(self, node: FetchDealt, context: Context) -> None:
+    def __init__(self, node: FetchAssigned, context: Context) -> None:
         super().__init__(node, context)
         self._begun = self._loaded = False
 

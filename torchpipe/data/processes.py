@@ -9,9 +9,9 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torchpipe.data.dealt import DealtBatches, ending_what_fails, lane_positions
+from torchpipe.data.assigned import AssignedBatches, ending_what_fails, lane_positions
 from torchpipe.data.fetch import Fetch
-from torchpipe.data.nodes import FetchDealt, InitWorker
+from torchpipe.data.nodes import FetchAssigned, InitWorker
 from torchpipe.data.order.sampling import Order
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import WorkerDiedError
@@ -23,19 +23,19 @@ from torchpipe.state import SnapshotPolicy
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["begin_dealt", "check_worker_method", "hosts_of", "iterable_service", "torch_words"]
+__all__ = ["begin_assigned", "check_worker_method", "hosts_of", "iterable_service", "torch_words"]
 
 _NO_LIMIT = 1 << 62  # bytes: torch's ``prefetch_factor`` counts batches, whatever their size
 
 
-def begin_dealt(
+def begin_assigned(
     loader: DataLoader[Any], order: Order, fetch: Fetch, epoch: int, position: dict[str, Any] | None
-) -> DealtBatches:
+) -> AssignedBatches:
     """The batches of ``order``, made by the loader's workers: those that persist, or new ones."""
     from reading_services.datasets import DealingWorkers, WorkerLimits
 
     lanes, hosts = loader.num_workers, hosts_of(loader)
-    graph = FetchDealt(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
+    graph = FetchAssigned(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
     position = position or {}
     kept = None if loader._lanes is None else [cursor.to_state() for cursor in loader._lanes]
     loader._lanes = None
@@ -74,7 +74,7 @@ def begin_dealt(
     start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
     with ending_what_fails(pool, keeps=loader.persistent_workers):
         pool.begin(start, positions, stateless=graph.stateless, again=position.get("again"))
-        return DealtBatches(loader, order, pool, position, None if graph.stateless else positions)
+        return AssignedBatches(loader, order, pool, position, None if graph.stateless else positions)
 
 
 def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:

@@ -2,15 +2,15 @@
 
 Runs in the user's process: batches are made in threads, dealt and handed out in the thread that iterates the loader.
 
-``DealtBatches`` decides which thread makes which batch, in what order batches are handed out and what the position is,
-as it does for processes; so a state is the same, and loads under either. Here are those who are dealt to. Nothing is
-pickled or copied: all threads read the one dataset object that the user has.
+``AssignedBatches`` decides which thread makes which batch, in what order batches are handed out and what the position
+is, as it does for processes; so a state is the same, and loads under either. Here are those who are dealt to. Nothing
+is pickled or copied: all threads read the one dataset object that the user has.
 
 Who owns what
     CallThreads    owns the threads (``call_threads`` says how they end, and how each wait does)
     ThreadWorkers  owns those, what has been dealt and is not begun, and the results that have not been pulled: the
                    thread that iterates the loader deals, that one or a device stage's pulls. It belongs to an epoch's
-                   ``DealtBatches``, or, with ``persistent_workers``, to the loader
+                   ``AssignedBatches``, or, with ``persistent_workers``, to the loader
     _Maker         one for each thread: its generators and what ``get_worker_info()`` says there
 
 How each wait ends
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.ahead.queues import listed
 from torchpipe.data import worker_info as thread_info
-from torchpipe.data.dealt import DealtBatches, ending_what_fails
+from torchpipe.data.assigned import AssignedBatches, ending_what_fails
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, set_worker_info
 from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.order.sampling import Order
@@ -49,7 +49,7 @@ from torchpipe.stats.service import ServiceFigures
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["THREAD_NAME", "ThreadWorkers", "WorkerStart", "begin_dealt", "check_arguments"]
+__all__ = ["THREAD_NAME", "ThreadWorkers", "WorkerStart", "begin_assigned", "check_arguments"]
 
 THREAD_NAME = "DataLoader worker thread"
 
@@ -67,9 +67,9 @@ def check_arguments(worker_method: Any, worker_seeding: str, multiprocessing_con
         )
 
 
-def begin_dealt(
+def begin_assigned(
     loader: DataLoader[Any], order: Order, fetch: Fetch, epoch: int, position: dict[str, Any] | None
-) -> DealtBatches:
+) -> AssignedBatches:
     """The batches of ``order``, made by the loader's threads: those that persist, or new ones.
 
     Raises: ValueError for a dataset with a state of its own, which threads would share; StateMismatchError for a state
@@ -98,7 +98,7 @@ def begin_dealt(
             loader._pool = pool
     with ending_what_fails(pool, keeps=loader.persistent_workers):
         pool.begin(order.base_seed, epoch, measure=loader.measuring)
-        return DealtBatches(loader, order, pool, position)
+        return AssignedBatches(loader, order, pool, position)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class ThreadWorkers:
         self._makers = [_Maker(fetch, beginning, self._times) for beginning in beginnings]
         self._threads = CallThreads(THREAD_NAME, [maker.begin for maker in self._makers])
         self._window = max(1, window)
-        self._dealt = [deque[tuple[int, Any]]() for _ in beginnings]  # and not begun
+        self._assigned = [deque[tuple[int, Any]]() for _ in beginnings]  # and not begun
         self._made = [deque[Call[Any]]() for _ in beginnings]  # in the making, or made and not pulled
         self._lock = threading.RLock()  # with a device stage, one thread deals and another one pulls
         self._epoch = (0, 0)
@@ -209,17 +209,17 @@ class ThreadWorkers:
 
     def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
         with self._lock:
-            self._dealt[lane].extend(entries)
+            self._assigned[lane].extend(entries)
             self._begin_some(lane)
 
     def _begin_some(self, lane: int) -> None:
-        dealt, made = self._dealt[lane], self._made[lane]
-        while dealt and len(made) < self._window:
-            made.append(self._threads.submit(lane, partial(self._makers[lane].make, *self._epoch, *dealt.popleft())))
+        assigned, made = self._assigned[lane], self._made[lane]
+        while assigned and len(made) < self._window:
+            made.append(self._threads.submit(lane, partial(self._makers[lane].make, *self._epoch, *assigned.popleft())))
         self._times.awaits(lane, credit=len(made) >= self._window)
 
     def outstanding(self, lane: int) -> int:
-        return len(self._dealt[lane]) + len(self._made[lane])
+        return len(self._assigned[lane]) + len(self._made[lane])
 
     def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
         """(which of ``lanes``, its next batch alone). Raises: RuntimeError, in torch's words, after ``timeout_s``."""
@@ -249,7 +249,7 @@ class ThreadWorkers:
             for call in made:
                 call.cancel()
             made.clear()
-            self._dealt[lane].clear()
+            self._assigned[lane].clear()
         self._times.rest()
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ class Dispatched(IterDataPipe[Any]):
 class DispatchedIterator(NodeIterator[Any]):
     """One shard's part of the dispatched stream. State: how many items it has had, and the last mark it has passed."""
 
-    apart = True
+    untimed = True
     _torchpipe_chooses = True  # those of the dispatcher come with the items
 
     def __init__(self, node: Dispatched, context: Context, supply: DispatchSupply) -> None:
@@ -90,7 +90,7 @@ class DispatchedIterator(NodeIterator[Any]):
 
     def get_state(self) -> dict[str, Any]:
         mark, taken = self._mark, self._taken
-        since = taken - _dealt_before(mark.position, self._shards, self.context.local_shard)
+        since = taken - _dispatched_before(mark.position, self._shards, self.context.local_shard)
         return {_KEY: Cursor(mark.snapshot, since, taken), "position": mark.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def _find(state: Any) -> dict[str, Any] | None:
     return min(found, key=lambda value: value[_KEY].count, default=None)
 
 
-def _dealt_before(position: int, shards: int, shard: int) -> int:
+def _dispatched_before(position: int, shards: int, shard: int) -> int:
     """How many of the first ``position`` items are those of ``shard``."""
     return (position - shard + shards - 1) // shards
 
@@ -167,7 +167,7 @@ def _read(state: dict[str, Any], shards: int, shard: int) -> tuple[int, Mark]:
     cursor, position = state[_KEY], stored_count(state, "position")
     if not isinstance(cursor, Cursor) or (cursor.snapshot is None) != (position == 0):
         raise StateError(f"the state is damaged: the dispatched part stands after {position} items of no snapshot")
-    if cursor.count - cursor.skip != _dealt_before(position, shards, shard):
+    if cursor.count - cursor.skip != _dispatched_before(position, shards, shard):
         raise StateError(
             f"the state is damaged: of {position} dispatched items, shard {shard} of {shards} cannot have had "
             f"{cursor.count - cursor.skip}. Use an older checkpoint"
@@ -210,7 +210,7 @@ class DispatchSource(DispatchSupply):
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
         producer = Shard(
             (graph,),
-            spec.alone,
+            spec.per_rank,
             policy=policy,
             manage_random=manage_random,
             section=2,

@@ -51,7 +51,7 @@ class Epoch:
         return ShardSpec(**self.fields, shard=shard)
 
     @property
-    def alone(self) -> ShardSpec:
+    def per_rank(self) -> ShardSpec:
         """The same of what runs once on this rank: the main section, what is dispatched."""
         return ShardSpec(**(self.fields | {"num_shards": 1}), shard=0)
 

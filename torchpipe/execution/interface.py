@@ -59,7 +59,7 @@ class ReadingServiceInterface(ABC):
 
     @property
     def fixed_num_shards(self) -> int | None:
-        """The number of shards that the user asked for, or None if a state's number may be adopted."""
+        """The number of shards that the user asked for, or None if a state's number may be taken."""
         return None
 
     @property

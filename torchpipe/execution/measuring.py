@@ -108,4 +108,4 @@ class Measuring:
             # In the order of the graph, as the rows are: what reads from the dispatcher was copied
             rows = [replace(row, node=node) for row, node in zip(rows, stand_ins)]
         found = {numbers[id(row.node)]: row.number for row in rows if id(row.node) in numbers}
-        return {place: found.get(place, 0) for place in range(max(found, default=-1) + 1)}
+        return {index: found.get(index, 0) for index in range(max(found, default=-1) + 1)}

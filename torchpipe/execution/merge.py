@@ -5,7 +5,8 @@ Runs in the consumer's process. It decides the order; who produces the items, an
 
 Each branch that the main section reads has a merge of its own. A *lane* is one shard of one branch; lane
 ``branch * num_shards + shard``. All lanes of an epoch have one provider, which starts when the first item is wanted.
-Where a run has more shards than this process hosts, the merge counts its own: *places* 0, 1, 2 ... for their numbers.
+Where a run has more shards than this process hosts, the merge counts its own: *positions* 0, 1, 2 ... for their
+numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from torchpipe.state.rotation import Rotation, turn_of
 from torchpipe.stats import MergeStats
 from torchpipe.stats.clock import Clock
 
-__all__ = ["MergeIterator", "Merges", "Place", "Standing", "ring_of"]
+__all__ = ["CursorParts", "MergeIterator", "MergePosition", "Merges", "shards_in_turn"]
 
 
 class Merges:
@@ -63,10 +64,10 @@ class Merges:
         """The provider, started at the positions that all merges have when the first of them asks."""
         with self._lock:
             if self._provider is None:
-                places = [place for merge in self._open for place in merge.positions()]
+                positions = [position for merge in self._open for position in merge.positions()]
                 for branch in set(range(self._branches)) - {merge.branch for merge in self._open}:
-                    places += self._open[0].beginning_of(branch)
-                self._provider = self._start(places)
+                    positions += self._open[0].beginning_of(branch)
+                self._provider = self._start(positions)
             if self._interrupted:
                 self._provider.interrupt()
             return self._provider
@@ -89,7 +90,7 @@ class Merges:
 
 
 _ALL = 1 << 62
-Place: TypeAlias = tuple[bytes | None, int, int, int]
+CursorParts: TypeAlias = tuple[bytes | None, int, int, int]
 """A shard's position: a snapshot, the items to drop after it, the items before all, its course (-1: not known)."""
 
 
@@ -137,57 +138,57 @@ class _Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MergePosition:
     """Where the merge stands: before a block, after the items that have been popped from it.
 
     One object, so that an interrupt leaves either the one before or the one after, whole.
     """
 
-    places: list[Place]  # of each shard, before the block
+    cursors: list[CursorParts]  # of each shard, before the block
     live: list[int]  # the shards in rotation
-    turn: int = 0  # whose item is next, as a place among the live ones
+    turn: int = 0  # whose item is next, as an index into the live ones
     ragged: bool = False  # some have given more than the rounds say
-    ring: list[int] = field(default_factory=list)  # the shards that take turns in the block
+    in_turn: list[int] = field(default_factory=list)  # the shards that take turns in the block
     block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
     size: int = 0  # of the block, when it was full
-    snapshots: list[list[tuple[int, bytes]]] = field(default_factory=list)  # of the ring's shards, in the block
+    snapshots: list[list[tuple[int, bytes]]] = field(default_factory=list)  # of the shards in turn, in the block
     courses: list[Sequence[int]] = field(default_factory=list)  # the same, after each item
-    alone: bool = False  # all of the block is of the shard whose turn it is
+    single_shard: bool = False  # all of the block is of the shard whose turn it is
 
     @property
     def taken(self) -> int:
         """The number of items of the block that have been handed out."""
         return self.size - len(self.block)
 
-    def after(self, taken: int) -> tuple[list[Place], int, bool]:
-        """The places of all shards, the turn, and are they ragged, after the first ``taken`` items of the block."""
-        places, among = list(self.places), len(self.ring)
-        for number, shard in enumerate(self.ring[:taken]):
+    def after(self, taken: int) -> tuple[list[CursorParts], int, bool]:
+        """(cursors of all shards, the turn, True if they are ragged) after the first ``taken`` items of the block."""
+        cursors, among = list(self.cursors), len(self.in_turn)
+        for number, shard in enumerate(self.in_turn[:taken]):
             items = -(-(taken - number) // among)
-            snapshot, skip, count, _ = places[shard]
+            snapshot, skip, count, _ = cursors[shard]
             skip += items
             for at, newer in self.snapshots[number]:
                 if at <= items:
                     snapshot, skip = newer, items - at
             course = self.courses[number][items - 1] if self.courses[number] else -1
-            places[shard] = (snapshot, skip, count + items, course)
+            cursors[shard] = (snapshot, skip, count + items, course)
         if not self.ragged:
-            turns = min(1, taken) if self.alone else taken
-            return places, (self.turn + turns) % len(self.live) if self.live else 0, False
-        turn, ahead = turn_of([count for _, _, count, _ in places], self.live)
-        return places, turn, any(ahead)
+            turns = min(1, taken) if self.single_shard else taken
+            return cursors, (self.turn + turns) % len(self.live) if self.live else 0, False
+        turn, ahead = turn_of([count for _, _, count, _ in cursors], self.live)
+        return cursors, turn, any(ahead)
 
-    def rotation(self, taken: int, lag: int) -> Rotation:
+    def rotation(self, taken: int, items_behind: int) -> Rotation:
         """The same as a state."""
-        places, turn, ragged = self.after(taken)
-        return Rotation(tuple(Cursor(*place) for place in places), tuple(self.live), turn, ragged, lag)
+        cursors, turn, ragged = self.after(taken)
+        return Rotation(tuple(Cursor(*parts) for parts in cursors), tuple(self.live), turn, ragged, items_behind)
 
 
-def ring_of(places: list[Place], live: list[int], turn: int, ragged: bool) -> tuple[list[int], int, bool]:
+def shards_in_turn(cursors: list[CursorParts], live: list[int], turn: int, ragged: bool) -> tuple[list[int], int, bool]:
     """(the shards in the order of their turns, whose turn it is, are some ahead of others). Those ahead wait."""
     if not ragged:
         return live[turn:] + live[:turn], turn, False
-    turn, ahead = turn_of([count for _, _, count, _ in places], live)
+    turn, ahead = turn_of([count for _, _, count, _ in cursors], live)
     if any(ahead):
         return [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds], turn, True
     return live[turn:] + live[:turn], turn, False
@@ -202,7 +203,7 @@ class MergeIterator(NodeIterator[Any]):
     """
 
     exact_after_error = True  # counts an item as it hands it out
-    apart = True
+    untimed = True
 
     def __init__(self, node: DataPipe, context: Context, start: EpochStart, merges: Merges, branch: int = 0) -> None:
         super().__init__(node, context)
@@ -211,21 +212,21 @@ class MergeIterator(NodeIterator[Any]):
         self._total = start.num_shards
         self._first_lane = branch * start.num_shards
         self._merges = merges
-        places = list(range(len(self._numbers)))
-        self._position = Standing([(None, 0, 0, -1)] * len(places), places)
-        self._lag = 0  # items by which another rank is ahead: so many are left when all end with the same round
-        self._rests = [_Rest() for _ in places]
+        shards = list(range(len(self._numbers)))
+        self._position = MergePosition([(None, 0, 0, -1)] * len(shards), shards)
+        self._items_behind = 0  # another rank's shards have given so many more: they are left when all end
+        self._rests = [_Rest() for _ in shards]
         self._between = True  # no block is being made, nor was that interrupted
         self._lock = threading.RLock()
         self.clock = Clock()
-        self._pull_s = [0.0] * len(places)  # of each shard: how long it was waited for
+        self._pull_s = [0.0] * len(shards)  # of each shard: how long it was waited for
         merges.join(self)
 
     @property
     def delivered(self) -> int:
         """The number of items handed out in this epoch, those before a restore included."""
         position = self._position
-        return sum(count for _, _, count, _ in position.places) + position.taken
+        return sum(count for _, _, count, _ in position.cursors) + position.taken
 
     @property
     def block(self) -> list[Any]:
@@ -237,33 +238,33 @@ class MergeIterator(NodeIterator[Any]):
             return super().state_dict()
 
     def state_later(self) -> Callable[[], dict[str, Any]]:
-        position, lag = self._position, self._lag
+        position, items_behind = self._position, self._items_behind
         taken = position.taken
-        return lambda: position.rotation(taken, lag).to_state()
+        return lambda: position.rotation(taken, items_behind).to_state()
 
     def get_state(self) -> dict[str, Any]:
         position = self._position
-        return position.rotation(position.taken, self._lag).to_state()
+        return position.rotation(position.taken, self._items_behind).to_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        known = Rotation.from_state(state, len(self._rests))
-        announce_replays((cursor, cursor.count) for cursor in known.cursors)
-        places = [(cursor.snapshot, cursor.skip, cursor.count, cursor.course) for cursor in known.cursors]
-        self._position = Standing(places, list(known.live), known.turn, known.ragged)
-        self._lag = known.lag
+        rotation = Rotation.from_state(state, len(self._rests))
+        announce_replays((cursor, cursor.count) for cursor in rotation.cursors)
+        cursors = [(cursor.snapshot, cursor.skip, cursor.count, cursor.course) for cursor in rotation.cursors]
+        self._position = MergePosition(cursors, list(rotation.live), rotation.turn, rotation.ragged)
+        self._items_behind = rotation.items_behind
 
     def positions(self) -> list[ShardPosition]:
         """Where the shards that go on have to start. Only before the first item."""
         at = self._position
         return [
             ShardPosition(
-                shard=self._numbers[place],
+                shard=self._numbers[index],
                 cursor=Cursor(snapshot, skip, course=course),
                 count=count,
                 branch=self.branch,
-                lane=self._lane(place),
+                lane=self._lane(index),
             )
-            for place, (snapshot, skip, count, course) in ((place, at.places[place]) for place in at.live)
+            for index, (snapshot, skip, count, course) in ((index, at.cursors[index]) for index in at.live)
         ]
 
     def beginning_of(self, branch: int) -> list[ShardPosition]:
@@ -277,11 +278,11 @@ class MergeIterator(NodeIterator[Any]):
     def between(self) -> list[Cursor] | None:
         """Where the next pass over each shard begins, all having ended; None: at the start, or nobody knows."""
         with self._lock:
-            known = all(rest.ended for rest in self._rests) and any(rest.after is not None for rest in self._rests)
-            return [Cursor(rest.after, 0, 0) for rest in self._rests] if known else None
+            rotation = all(rest.ended for rest in self._rests) and any(rest.after is not None for rest in self._rests)
+            return [Cursor(rest.after, 0, 0) for rest in self._rests] if rotation else None
 
-    def _lane(self, place: int) -> int:
-        return self._first_lane + self._numbers[place]
+    def _lane(self, index: int) -> int:
+        return self._first_lane + self._numbers[index]
 
     def run(self) -> Iterator[Any]:
         clock = self.clock
@@ -304,23 +305,23 @@ class MergeIterator(NodeIterator[Any]):
             while block:
                 yield pop()
 
-    def _next_position(self, provider: ShardProvider) -> Standing:
+    def _next_position(self, provider: ShardProvider) -> MergePosition:
         """After the block, with a new one of what is at hand; if nothing is, of the chunk that is pulled for it."""
-        places, turn, ragged = self._position.after(self._position.size)
+        cursors, turn, ragged = self._position.after(self._position.size)
         live = list(self._position.live)
         while live:
-            ring, turn, ragged = ring_of(places, live, turn, ragged)
-            rest = self._rests[ring[0]]
+            in_turn, turn, ragged = shards_in_turn(cursors, live, turn, ragged)
+            rest = self._rests[in_turn[0]]
             if rest.items:
-                return self._with_block(places, live, turn, ragged, ring)
+                return self._with_block(cursors, live, turn, ragged, in_turn)
             if rest.error is not None:
                 rest.fail()
             if rest.ended:
-                live.remove(ring[0])
+                live.remove(in_turn[0])
                 turn = turn % len(live) if live else 0
             else:
-                self._pull(provider, ring[:1])
-        return Standing(places, live)
+                self._pull(provider, in_turn[:1])
+        return MergePosition(cursors, live)
 
     def _pull(self, provider: ShardProvider, shards: list[int]) -> None:
         began = time.perf_counter()
@@ -336,29 +337,29 @@ class MergeIterator(NodeIterator[Any]):
         """
         with self._lock:
             provider, live = self._merges.provider(), self._position.live
-            for place in live:
-                rest = self._rests[place]
+            for index in live:
+                rest = self._rests[index]
                 while rest.open and len(rest.items) < 2:
-                    self._pull(provider, [place])
+                    self._pull(provider, [index])
             items = len(self._position.block) + sum(len(rest.items) for rest in self._rests)
-            return items, all(self._rests[place].ended for place in live)
+            return items, all(self._rests[index].ended for index in live)
 
     def _with_block(
-        self, places: list[Place], live: list[int], turn: int, ragged: bool, ring: list[int], most: int = _ALL
-    ) -> Standing:
+        self, cursors: list[CursorParts], live: list[int], turn: int, ragged: bool, in_turn: list[int], most: int = _ALL
+    ) -> MergePosition:
         """The position before a block of what is at hand, ``most`` items of it, in order and reversed."""
-        ready = [len(self._rests[shard].items) for shard in ring]
+        ready = [len(self._rests[shard].items) for shard in in_turn]
         # Full rounds, and of one more round as many as come before the first shard that has nothing left
-        size = min(min(ready) * len(ring) + ready.index(min(ready)), most, len(ring) if ragged else most)
+        size = min(min(ready) * len(in_turn) + ready.index(min(ready)), most, len(in_turn) if ragged else most)
         block: list[Any] = [None] * size
         snapshots, courses = [], []
-        for place, shard in enumerate(ring):
-            items, on_the_way, after_each = self._rests[shard].take(-(-(size - place) // len(ring)))
-            block[place :: len(ring)] = items
+        for index, shard in enumerate(in_turn):
+            items, on_the_way, after_each = self._rests[shard].take(-(-(size - index) // len(in_turn)))
+            block[index :: len(in_turn)] = items
             snapshots.append(on_the_way)
             courses.append(after_each)
         block.reverse()
-        return Standing(places, live, turn, ragged, ring, block, size, snapshots, courses)
+        return MergePosition(cursors, live, turn, ragged, in_turn, block, size, snapshots, courses)
 
     def stats(self) -> MergeStats:
         """How long it waited, for whom. Any thread."""

@@ -55,7 +55,7 @@ _asked = itertools.count()  # how often this process has asked for a seed that a
 
 @dataclass(frozen=True)
 class DataRanks:
-    """The processes that divide data, by their ranks in the default group; this one is at place ``rank`` among them.
+    """The processes that divide data, by their ranks in the default group; this one is at position ``rank`` among them.
 
     Plain data, which can be pickled and copied. ``part``: are there other processes in the default group? These may be
     the peers of tensor, context or pipeline parallelism, in groups of their own, who read the same data.
@@ -162,12 +162,12 @@ class RankGroup:
 
     def numbers(self, talk: Talk, mine: Sequence[int] = ()) -> list[list[int]]:
         """Up to three numbers of each rank."""
-        with self._alone(talk):
+        with self._exclusive(talk):
             return self._numbers(talk, mine)
 
     def objects(self, talk: Talk, mine: Any) -> list[Any]:
         """What each rank gives: plain data, pickled."""
-        with self._alone(talk):
+        with self._exclusive(talk):
             packed = np.frombuffer(pickle.dumps(mine), np.uint8)
             lengths = [length for (length, *_) in self._numbers(talk, [len(packed)])]
             sent = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
@@ -178,7 +178,7 @@ class RankGroup:
             return [pickle.loads(part[:length].numpy().tobytes()) for part, length in zip(came, lengths)]
 
     @contextmanager
-    def _alone(self, talk: Talk) -> Iterator[None]:
+    def _exclusive(self, talk: Talk) -> Iterator[None]:
         """One call at a time. Raises: RuntimeError within another one of this thread, which would wait for itself."""
         with self._lock:
             me = threading.get_ident()
@@ -199,14 +199,14 @@ class RankGroup:
         table[self.rank, : 1 + len(mine)] = torch.tensor([talk, *mine], device="cpu")
         with self._answered():
             self._group.allreduce([table]).wait()
-        told: list[list[int]] = table.tolist()
-        if any(row[0] != talk for row in told):
-            doing = ", ".join(f"rank {rank} {_described(row[0])}" for rank, row in enumerate(told))
+        rows: list[list[int]] = table.tolist()
+        if any(row[0] != talk for row in rows):
+            doing = ", ".join(f"rank {rank} {_described(row[0])}" for rank, row in enumerate(rows))
             raise RankError(
                 f"the ranks do not do the same: {doing}. All ranks take as many items, begin the same epochs and save "
                 "at the same steps; a rank alone may ask for its own state at any time"
             )
-        return [row[1:] for row in told]
+        return [row[1:] for row in rows]
 
     @contextmanager
     def _answered(self) -> Iterator[None]:

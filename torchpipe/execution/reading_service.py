@@ -158,7 +158,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
         context = Context.for_graph(
             root,
-            **start.alone.in_context,
+            **start.per_rank.in_context,
             section=1,
             host=Host(
                 strict=start.strict,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, LeftOver, Uneven, no_item
-from torchpipe.execution.merge import MergeIterator, Merges, Place, Standing, ring_of
+from torchpipe.execution.merge import CursorParts, MergeIterator, MergePosition, Merges, shards_in_turn
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.node.context import Context
 from torchpipe.node.traits import DataPipe
@@ -26,31 +26,31 @@ class RoundsMerge(MergeIterator):
         self.left_over: LeftOver | None = None
         self.ended_first: list[int] = []  # the numbers of the shards that ended it
 
-    def _next_position(self, provider: ShardProvider) -> Standing:
+    def _next_position(self, provider: ShardProvider) -> MergePosition:
         position = self._position
-        places, turn, ragged = position.after(position.size)
+        cursors, turn, ragged = position.after(position.size)
         live = list(position.live)
-        size = self._fill_rounds(provider, places, set(live)) - self._lag if live else 0
+        size = self._fill_rounds(provider, cursors, set(live)) - self._items_behind if live else 0
         if size > 0:
-            ring, turn, ragged = ring_of(places, live, turn, ragged)
-            return self._with_block(places, live, turn, ragged, ring, size)
+            in_turn, turn, ragged = shards_in_turn(cursors, live, turn, ragged)
+            return self._with_block(cursors, live, turn, ragged, in_turn, size)
         if live:
-            self._note_left_over(places)
-        return Standing(places, live)
+            self._note_left_over(cursors)
+        return MergePosition(cursors, live)
 
-    def _fill_rounds(self, provider: ShardProvider, places: list[Place], live: set[int]) -> int:
+    def _fill_rounds(self, provider: ShardProvider, cursors: list[CursorParts], live: set[int]) -> int:
         """How many items are left in rounds that are whole, with more at hand than another rank is ahead, if there are.
 
         Raises: the error that stands in the place of an item of the first round that is not whole; RankError if only
         some shards have ended there, and that is not to be, or before their first item.
         """
         while True:
-            ends = [count + len(rest.items) for (_, _, count, _), rest in zip(places, self._rests)]
+            ends = [count + len(rest.items) for (_, _, count, _), rest in zip(cursors, self._rests)]
             whole = min(ends)
-            left = sum(max(0, whole - count) for _, _, count, _ in places)
+            left = sum(max(0, whole - count) for _, _, count, _ in cursors)
             first = [shard for shard, end in enumerate(ends) if end == whole]
             more = [shard for shard in first if shard in live and self._rests[shard].open]
-            if left > self._lag:
+            if left > self._items_behind:
                 return left
             if more:
                 self._pull(provider, more[:1])
@@ -69,8 +69,8 @@ class RoundsMerge(MergeIterator):
                 )
             return left
 
-    def _note_left_over(self, places: list[Place]) -> None:
-        ends = [count + len(rest.items) for (_, _, count, _), rest in zip(places, self._rests)]
+    def _note_left_over(self, cursors: list[CursorParts]) -> None:
+        ends = [count + len(rest.items) for (_, _, count, _), rest in zip(cursors, self._rests)]
         self.ended_first = [self._numbers[shard] for shard, end in enumerate(ends) if end == min(ends)]
         items, exact = self.left()
         if items or not exact:

@@ -119,14 +119,14 @@ class Shard:
         self._first = 0  # ``produced`` when it was started
         self._refused = False
         self._assumptions: list[tuple[int, Any]] = []  # what a replay from the start has to know of nodes
-        self._owed = False  # a first snapshot, which tells them
+        self._first_snapshot_due = False  # a first snapshot, which tells them
         self._goes_on = False  # True if a pass changes a node
         self._at_once = 1
         self._policy = self.policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
-        apart = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
-        key = (spec.seed, spec.epoch, spec.global_shard, *apart)
+        untimed = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
+        key = (spec.seed, spec.epoch, spec.global_shard, *untimed)
         self._runs_users_code = self.reset_fn is not None or runs_users_code(self.graphs[self.branch])
         self._random = GlobalRandom(key) if self._runs_users_code and self.manage_random else None
 
@@ -182,7 +182,7 @@ class Shard:
         self._context = context
         self._holders = Holders(self._iterator)
         self._assumptions = [(context.node_id(node), node.assumption()) for node in walk(graph) if has_assumption(node)]
-        self._owed = state is None and bool(self._assumptions)
+        self._first_snapshot_due = state is None and bool(self._assumptions)
         self._goes_on = any(map(goes_on, walk(graph)))
         if state is not None:
             with refusing_misfits(f"shard {spec.shard}"):
@@ -265,14 +265,14 @@ class Shard:
         first, due = self.produced, False
         try:
             while True:
-                at_once = 1 if self._owed else min(self._at_once, limit - len(items), policy.left)
+                at_once = 1 if self._first_snapshot_due else min(self._at_once, limit - len(items), policy.left)
                 if note is not None:
                     at_once = note(first + len(items), at_once)
                 made = len(items)
                 # What was made before an exception stays in the list: extend() takes item by item
                 items.extend(islice(stream, at_once))
                 made = len(items) - made
-                due = policy.due(made) or self._owed
+                due = policy.due(made) or self._first_snapshot_due
                 if made < at_once:
                     chunk.ended = True
                     break
@@ -312,7 +312,7 @@ class Shard:
             state = self._state_now([] if self._context is None else self._context.shared.replays, last)
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
-            if self._owed:
+            if self._first_snapshot_due:
                 chunk.snapshot = encode(self._assumption() | {"iterator": Cursor(None, self.produced).to_state()})
             if not self._refused:
                 self._refused = True
@@ -322,7 +322,7 @@ class Shard:
                 )
         finally:
             self._policy.end()
-            self._owed = False
+            self._first_snapshot_due = False
 
     def _assumption(self) -> dict[str, Any]:
         return {_ASSUMPTIONS: [list(assumption) for assumption in self._assumptions]} if self._assumptions else {}
@@ -372,8 +372,8 @@ class Shard:
         # a replay of the whole shard is exact. One that goes on from pass to pass may give something else: that shows
         # in a replay of the whole, in what was handed out.
         drawn = random_state is not None or any(before.values())
-        alone = not drawn and not self._goes_on
-        whole = any(item.replayed and (not alone or reads_shared(item.node)) for item in replays)
+        draws_nothing = not drawn and not self._goes_on
+        whole = any(item.replayed and (not draws_nothing or reads_shared(item.node)) for item in replays)
         own = None if whole else self._iterator.state_dict()
         torn = "" if whole or self._context is None or not drawn else self._context.shared.torn()
         if torn:

@@ -24,7 +24,7 @@ class TurnsIterator(NodeIterator[Any]):
     """
 
     exact_after_error = True
-    apart = True
+    untimed = True
 
     def __init__(self, merge: MergeIterator, part: Part) -> None:
         super().__init__(merge.node, merge.context)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchpipe.execution.merge import MergeIterator, Standing
+from torchpipe.execution.merge import MergeIterator, MergePosition
 from torchpipe.execution.provider import ShardProvider
 
 __all__ = ["UnorderedMerge"]
@@ -16,20 +16,20 @@ __all__ = ["UnorderedMerge"]
 class UnorderedMerge(MergeIterator):
     """As its base, in the order in which items come. State: exact, though another run may take another order."""
 
-    def _next_position(self, provider: ShardProvider) -> Standing:
-        places, turn, _ = self._position.after(self._position.size)
+    def _next_position(self, provider: ShardProvider) -> MergePosition:
+        cursors, turn, _ = self._position.after(self._position.size)
         live = list(self._position.live)
         while live:
-            ring = live[turn:] + live[:turn]
-            first = next((shard for shard in ring if (rest := self._rests[shard]).items or not rest.open), None)
+            in_turn = live[turn:] + live[:turn]
+            first = next((shard for shard in in_turn if (rest := self._rests[shard]).items or not rest.open), None)
             if first is None:
-                self._pull(provider, ring)
+                self._pull(provider, in_turn)
                 continue
             turn, rest = live.index(first), self._rests[first]
             if rest.items:
-                return replace(self._with_block(places, live, turn, False, [first]), alone=True)
+                return replace(self._with_block(cursors, live, turn, False, [first]), single_shard=True)
             if rest.error is not None:
                 rest.fail()
             live.remove(first)
             turn = turn % len(live) if live else 0
-        return Standing(places, live)
+        return MergePosition(cursors, live)

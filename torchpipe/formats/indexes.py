@@ -58,8 +58,8 @@ def folders_with_indexes(paths: Iterable[str], storage_options: Mapping[str, Any
     found = {}
     for folder, path in first.items():
         for kind, name in enumerate(_names(path)):
-            system, place = file_system(name, storage_options)
-            if system.exists(place):
+            system, inner = file_system(name, storage_options)
+            if system.exists(inner):
                 found[folder] = kind
                 break
     return found

@@ -1,4 +1,4 @@
-"""``Records``: the records of one open file, and the place among them."""
+"""``Records``: the records of one open file, and the position among them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Records(Iterator[T_co], ABC):
-    """The records of one file from a place on: :meth:`__next__` makes one, :meth:`skip` passes over some.
+    """The records of one file from a position on: :meth:`__next__` makes one, :meth:`skip` passes over some.
 
-    State: the stamp of the file, which tells another one from it, and the place. Going there takes no longer the
-    further on it is, or says by :meth:`behind` what is read again. After an error the place is that of the record that
-    is wrong.
+    State: the stamp of the file, which tells another one from it, and the position. Going there takes no longer the
+    further on it is, or says by :meth:`behind` what is read again. After an error the position is that of the wrong
+    record.
     """
 
     path: str
     stamp: list[int | str | None] | None
-    has_places = True
+    has_positions = True
     """False where the file can only be read in order, so that there is no state."""
     failed = False
     """True once the next record has raised: for a file that cannot say where the record began that was read last."""
@@ -61,19 +61,19 @@ class Records(Iterator[T_co], ABC):
         """These are the records of the same file behind one that is wrong: take over what ``failed`` knows of it."""
 
     @abstractmethod
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         """Where the next record begins: plain data."""
 
     @abstractmethod
-    def go_to(self, place: dict[str, Any]) -> None:
-        """Go to ``place``; only before the first record. Raises: StateError if the file has no place like it."""
+    def go_to(self, position: dict[str, Any]) -> None:
+        """Go to ``position``; only before the first record. Raises: StateError if the file has no such position."""
 
     @abstractmethod
     def where(self) -> str:
-        """The place for people, as it stands in errors: ``line 3 (byte 120)``."""
+        """The position for people, as it stands in errors: ``line 3 (byte 120)``."""
 
     def behind(self) -> tuple[int, int]:
-        """(bytes, records) that going to this place would read again."""
+        """(bytes, records) that going to this position would read again."""
         return 0, 0
 
     @abstractmethod
@@ -81,16 +81,16 @@ class Records(Iterator[T_co], ABC):
         """Let go of the file. Idempotent."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"file": self.stamp, "place": self.place(), "behind": list(self.behind())}
+        return {"file": self.stamp, "place": self.position(), "behind": list(self.behind())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: StateError if the file is another one, or lacks the place."""
+        """Raises: StateError if the file is another one, or lacks the position."""
         check_stamp(self.path, state["file"], self.stamp)
         self.go_to(state["place"])
 
 
 class ContentRecords(Records[T_co]):
-    """Records that are read one after the other from a :class:`Content`. Place: where the next begins, its number.
+    """Records that are read one after the other from a :class:`Content`. Position: where the next begins, its number.
 
     Of a piece of a file, ``span`` (start, stop), the records are those that start in it; they are counted from there.
     """
@@ -101,7 +101,7 @@ class ContentRecords(Records[T_co]):
     def __init__(self, content: Content, span: tuple[int, int] | None = None) -> None:
         self.path = content.path
         self.stamp = content.stamp
-        self.has_places = content.can_seek
+        self.has_positions = content.can_seek
         self._content = content
         self._start: int = 0
         self._stop: int | None = None
@@ -119,7 +119,7 @@ class ContentRecords(Records[T_co]):
         self._offset += size
         self._number += 1
 
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         if self.failed and self._content.is_text:
             raise StateError(
                 f"{self.path} is read as a stream of text, which cannot tell where the {self.unit} began that raised: "
@@ -127,11 +127,11 @@ class ContentRecords(Records[T_co]):
             )
         return {"at": self._content.mark(self._offset), self.unit: self._number}
 
-    def go_to(self, place: dict[str, Any]) -> None:
-        number = place[self.unit]
+    def go_to(self, position: dict[str, Any]) -> None:
+        number = position[self.unit]
         if type(number) is not int or number < 0:
             raise StateError(f"the state names no {self.unit} of {self.path}, but {number!r:.40}")
-        self._offset = self._content.go_to(place["at"])
+        self._offset = self._content.go_to(position["at"])
         self._number = number
 
     def behind(self) -> tuple[int, int]:

@@ -5,8 +5,8 @@ its last part, the ending is what follows that dot, in lower case. Other files, 
 passed over.
 
 So names with dots in front of the ending (``clip_v1.0_7.txt``) are files of one sample, ``clip_v1``, and an archive
-that is not sorted by names holds samples in pieces: what gives that away is an error. A key that stood before the place
-where reading began is not known any more.
+that is not sorted by names holds samples in pieces: what gives that away is an error. A key that stood before the
+position where reading began is not known any more.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TarSamples(ContentRecords[dict[str, Any]]):
     """Dicts with ``__key__``, ``__url__`` and the decoded content of each file by its ending.
 
     ``endings`` are those that are read. A sample must have all; of several in a tuple one, whose content
-    stands under the first. Place: the header of the next sample's first file.
+    stands under the first. Position: the header of the next sample's first file.
     """
 
     unit = "sample"
@@ -196,6 +196,6 @@ class TarSamples(ContentRecords[dict[str, Any]]):
             self._pass_sample()
         return count
 
-    def go_to(self, place: dict[str, Any]) -> None:
-        super().go_to(place)
+    def go_to(self, position: dict[str, Any]) -> None:
+        super().go_to(position)
         self._files.stand_at(self._offset)

@@ -59,7 +59,7 @@ class TarFiles:
         self._at = 0  # of the stream
         self._held: list[Member | None] = []  # found by stand_at()
         self._lock = threading.Lock()
-        self._known: dict[str, Member] | None = None  # by their names, from the first link on
+        self._by_name: dict[str, Member] | None = None  # by their names, from the first link on
 
     def next(self) -> Member | None:
         """The next file, whose content :meth:`read` gives; None at the end of the archive."""
@@ -93,21 +93,21 @@ class TarFiles:
                 length = size
             self.offset = data + _padded(length)
             if kind in _FILE:
-                return self._known_as(Member(_name(header) if name is None else name, start, data, length))
+                return self._registered(Member(_name(header) if name is None else name, start, data, length))
             if kind in (_HARD_LINK, _SYMBOLIC_LINK):
                 link = Member(_name(header) if name is None else name, start, 0, 0)
                 file = self._named(link, _text(header[157:257]) if target is None else target, kind)
                 if file is not None:
-                    return file if file.lacks else self._known_as(file)
+                    return file if file.lacks else self._registered(file)
             if kind not in _WITHOUT_DATA:
                 raise ValueError(
                     f"{self.path} holds a file of type {chr(kind)!r} at byte {start}, which is not supported"
                 )
             start, name, target, size = self.offset, None, None, None
 
-    def _known_as(self, member: Member) -> Member:
-        if self._known is not None:
-            self._known[_normal(member.name)] = member
+    def _registered(self, member: Member) -> Member:
+        if self._by_name is not None:
+            self._by_name[_normal(member.name)] = member
         return member
 
     def _named(self, link: Member, target: str, kind: int) -> Member | None:
@@ -115,11 +115,11 @@ class TarFiles:
         if not self._content.can_seek:
             why = f"and {self.path} is read as a stream that cannot seek, which has no way back to it"
             return replace(link, lacks=f"{self.path} holds {link.name!r} as a link to {target!r}, {why}")
-        known = self._learned(link.header) if self._known is None else self._known
+        by_name = self._learned(link.header) if self._by_name is None else self._by_name
         wanted = _normal(target if kind == _HARD_LINK else os.path.join(os.path.dirname(link.name), target))
-        if (found := known.get(wanted)) is not None:
+        if (found := by_name.get(wanted)) is not None:
             return replace(link, data=found.data, size=found.size)
-        if wanted in ("", ".") or any(name.startswith(wanted + "/") for name in known):
+        if wanted in ("", ".") or any(name.startswith(wanted + "/") for name in by_name):
             return None
         return replace(
             link,
@@ -130,13 +130,13 @@ class TarFiles:
     def _learned(self, end: int) -> dict[str, Member]:
         """The files that stand before ``end``, by their names; of several of one name the last one."""
         behind, self.offset = self.offset, 0
-        known = self._known = {}
+        by_name = self._by_name = {}
         try:
             while self.offset < end and self.next() is not None:
                 pass
         finally:
             self.offset = behind
-        return known
+        return by_name
 
     def read(self, member: Member) -> bytes:
         """The content of the last file that :meth:`next` gave."""
@@ -160,7 +160,7 @@ class TarFiles:
                 raise ValueError("files begin at multiples of 512")
             self._held = [self.next()]
         except EOFError:
-            self.offset = offset  # it is cut off behind this place: next() says so, as in the pass that was saved
+            self.offset = offset  # it is cut off behind this position: next() says so, as in the pass that was saved
         except ValueError as error:
             raise StateError(f"{self.path} has no file at byte {offset}, where the state stands") from error
 
@@ -216,7 +216,7 @@ class _Part(io.RawIOBase):
     def __init__(self, files: TarFiles, member: Member) -> None:
         self._files = files
         self._member = member
-        self._place = 0
+        self._offset = 0
         self.size = member.size  # for figures
 
     def readable(self) -> bool:
@@ -226,15 +226,15 @@ class _Part(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._member.size}[whence]
-        if self._place < 0:
-            raise ValueError(f"{self._member.name} has no place {self._place}")
-        return self._place
+        self._offset = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._member.size}[whence]
+        if self._offset < 0:
+            raise ValueError(f"{self._member.name} has no position {self._offset}")
+        return self._offset
 
     def _next(self, most: int) -> bytes:
-        size = max(0, min(most, self._member.size - self._place))
-        data = self._files._take(self._member.data + self._place, size) if size else b""
-        self._place += size
+        size = max(0, min(most, self._member.size - self._offset))
+        data = self._files._take(self._member.data + self._offset, size) if size else b""
+        self._offset += size
         return data
 
     def readinto(self, buffer: Any) -> int:
@@ -272,8 +272,8 @@ class TarStreams(ContentRecords[tuple[str, StreamWrapper]]):
             self._advance(self._files.offset - self._offset)
         return count
 
-    def go_to(self, place: dict[str, Any]) -> None:
-        super().go_to(place)
+    def go_to(self, position: dict[str, Any]) -> None:
+        super().go_to(position)
         self._files.stand_at(self._offset)
 
     def close(self) -> None:

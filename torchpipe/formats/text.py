@@ -92,7 +92,7 @@ class Lines(ContentRecords[T]):
         self._offset = start - 1 + len(rest) if rest.endswith(b"\n") else stop
 
     def _read(self) -> Any:
-        """The next line, its end included; empty at the end. The place stays."""
+        """The next line, its end included; empty at the end. The position stays."""
         return self._content.stream.readline() if self._stop is None or self._offset < self._stop else b""
 
     def _pass(self, line: Any) -> None:
@@ -172,7 +172,7 @@ class JsonLines(Lines[Any]):
 class CsvRows(Lines[Any]):
     """The rows that ``reader``, such as ``csv.reader``, makes of lines; a quoted field may go over several lines.
 
-    Place: with the number of columns, that of the first row; 0 as long as none is known.
+    Position: with the number of columns, that of the first row; 0 as long as none is known.
     """
 
     way_out = ""  # for a row of another length, as messages have it
@@ -206,7 +206,7 @@ class CsvRows(Lines[Any]):
         self.read_whole = False
 
     def _row(self) -> Any:
-        """The next row; None at the end. The place stays. The first row tells the number of columns."""
+        """The next row; None at the end. The position stays. The first row tells the number of columns."""
         return next(self._rows, None)
 
     def _record(self, row: Any) -> Any:
@@ -246,14 +246,14 @@ class CsvRows(Lines[Any]):
             self._advance_row()
         return count
 
-    def place(self) -> dict[str, Any]:
-        return super().place() | {"width": self._width}
+    def position(self) -> dict[str, Any]:
+        return super().position() | {"width": self._width}
 
-    def go_to(self, place: dict[str, Any]) -> None:
-        width = place["width"]
+    def go_to(self, position: dict[str, Any]) -> None:
+        width = position["width"]
         if type(width) is not int or width < 0 or (self._width and width != self._width):
             raise StateError(f"{self.path} had {width!r:.40} columns when the state was saved, not {self._width}")
-        super().go_to(place)
+        super().go_to(position)
         self._width = width
 
 

@@ -21,7 +21,7 @@ __all__ = ["ArchiveStreams", "ZipFiles"]
 
 
 class _TableOfFiles(Records[tuple[str, Any]]):
-    """Base: the files that ``archive.infolist()`` names, without folders. Place: the number."""
+    """Base: the files that ``archive.infolist()`` names, without folders. Position: the number."""
 
     def __init__(self, path: str, archive: Any, stamp: list[int | str | None] | None, mask: str = "") -> None:
         self.path = path
@@ -49,11 +49,11 @@ class _TableOfFiles(Records[tuple[str, Any]]):
         self._next += passed
         return passed
 
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         return {"file": self._next}
 
-    def go_to(self, place: dict[str, Any]) -> None:
-        number = place["file"]
+    def go_to(self, position: dict[str, Any]) -> None:
+        number = position["file"]
         if type(number) is not int or not 0 <= number <= len(self._infos):
             raise StateError(f"{self.path} has {len(self._infos)} files, and the state names number {number!r:.40}")
         self._next = number

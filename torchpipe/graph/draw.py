@@ -52,6 +52,6 @@ def _line(row: Row) -> str:
         return f"  {row.name} (added by the reading service)"
     source = f"  <- {', '.join(map(str, row.inputs))}" if row.inputs else ""
     repeated = _READ.format(f"{row.divided_by}()") if row.divided_by else _REPEATED if row.repeated else ""
-    said = traits_of(row.node).explained(row.node)  # type: ignore[arg-type]
-    said = f"  [{said}]" if said else ""
-    return f"  {row.number:>3} {row.name}{source}{_MARKS[division(row.node)]}{said}{repeated}"
+    shown = traits_of(row.node).explained(row.node)  # type: ignore[arg-type]
+    shown = f"  [{shown}]" if shown else ""
+    return f"  {row.number:>3} {row.name}{source}{_MARKS[division(row.node)]}{shown}{repeated}"

@@ -202,14 +202,14 @@ def _of_shards(service: Any, kept: dict[str, Any]) -> tuple[dict[str, Any], int]
     mine: Any = None
     try:
         hosted = HostedShards.read(kept, part.number, part.count, service.total_shards)
-        mine = hosted.told()
+        mine = hosted.summary()
     except Exception as error:
         failure, mine = error, f"{type(error).__name__}: {error}"
-    told: list[Any] = service.gather(mine) if service.agrees else [mine]
+    answers: list[Any] = service.gather(mine) if service.agrees else [mine]
     if failure is not None:
         raise failure
-    failed = [f"rank {other}: {text}" for other, text in enumerate(told) if isinstance(text, str)]
+    failed = [f"rank {other}: {text}" for other, text in enumerate(answers) if isinstance(text, str)]
     if failed:
         raise RankError("not all ranks can load the checkpoint, and all end:\n  " + "\n  ".join(failed))
     assert hosted is not None
-    return hosted.state(told[: part.count], service.agreed_position), hosted.step  # further ranks host the same
+    return hosted.state(answers[: part.count], service.agreed_position), hosted.step  # further ranks host the same

@@ -26,7 +26,7 @@ from torchpipe.loader.epochs import Epochs, Fresh, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
-from torchpipe.loader.state import LoaderState, Place, state_of_all
+from torchpipe.loader.state import LoaderState, RankLayout, state_of_all
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
@@ -103,7 +103,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
 
     @property
     def num_shards(self) -> int:
-        """The number of shards of this rank: as asked for, as adopted from a state, or the service's default."""
+        """The number of shards of this rank: as asked for, as a state has it, or the service's default."""
         return self._run.num_shards
 
     def _check_shards(self) -> bool:
@@ -185,7 +185,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
 
     def _explain(self) -> str:
         run = self._run
-        return self.reading_service.explain(None if run.fixed_num_shards else run.adopted_num_shards)
+        return self.reading_service.explain(None if run.fixed_num_shards else run.saved_num_shards)
 
     @property
     def measuring(self) -> bool:
@@ -270,7 +270,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the items that ``state_dict`` counts as delivered.
 
-        A live iterator becomes invalid. A loader whose ``num_shards`` was left unset adopts the state's. Runs no code
+        A live iterator becomes invalid. A loader whose ``num_shards`` was left unset takes the state's. Runs no code
         from the state, unless ``allow_pickle`` is set for buffered items that only pickle can rebuild.
 
         With several ranks, it is the state that the same rank of as many has saved, or the one state of all ranks, of
@@ -285,7 +285,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         state = LoaderState.from_dict(
             plain,
             self._run.graph_text,
-            Place(
+            RankLayout(
                 rank=service.part.number,
                 world_size=service.part.count,
                 turns=service.part.turns,
@@ -301,7 +301,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         finally:  # what cannot be closed without an error is over all the same
             self._epochs.load(Loaded(state))
             self._run.seed = state.seed
-            self._run.adopted_num_shards = state.num_shards
+            self._run.saved_num_shards = state.num_shards
             self._load_claims(claimed)
 
     @classmethod

@@ -15,10 +15,10 @@ from torchpipe.errors import StateError
 from torchpipe.loader.single_consumer import BeginGuard
 from torchpipe.node.announce import warn_user
 
-__all__ = ["AtWork", "Epochs", "Fresh", "Live", "Loaded", "Parked", "Place"]
+__all__ = ["AtWork", "EpochPosition", "Epochs", "Fresh", "Live", "Loaded", "Parked"]
 
 
-class Place(Protocol):
+class EpochPosition(Protocol):
     """A position: so many items of an epoch are behind it."""
 
     @property
@@ -28,8 +28,8 @@ class Place(Protocol):
     def delivered(self) -> int: ...
 
 
-P = TypeVar("P", bound=Place)
-P_co = TypeVar("P_co", bound=Place, covariant=True)
+P = TypeVar("P", bound=EpochPosition)
+P_co = TypeVar("P_co", bound=EpochPosition, covariant=True)
 
 
 class AtWork(Protocol[P_co]):

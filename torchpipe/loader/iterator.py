@@ -264,7 +264,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         return self._run.tell(self._run.own_state(self._pass.position()))
 
     @property
-    def alone(self) -> Run:
+    def figures_handle(self) -> Run:
         """What can be asked for :meth:`Run.stats` when this iterator and its loader are gone."""
         work = self._pass
         if not work.finished:

@@ -173,9 +173,9 @@ def _node_profiles(rows: list[Row], whole: _Run, seconds: float, seed: int, coun
         assert row.node is not None
         last = row.node is rows[-1].node
         run = runs[id(row.node)] = whole if last else _Run.of(row.node, seconds, seed)
-        alone = run if not row.inputs else _alone(row.node, runs, seconds, seed)
+        single = run if not row.inputs else _run_by_itself(row.node, runs, seconds, seed)
         errors = {
-            str(each.error).splitlines()[0] for each in (run, alone) if each.error is not None and str(each.error)
+            str(each.error).splitlines()[0] for each in (run, single) if each.error is not None and str(each.error)
         }
         nodes.append(
             NodeProfile(
@@ -184,11 +184,11 @@ def _node_profiles(rows: list[Row], whole: _Run, seconds: float, seed: int, coun
                 section=row.section,
                 repeated=row.repeated,
                 prefix_per_s=run.rate,
-                alone_per_s=alone.rate,
-                cpu_share=alone.cpu_share,
+                alone_per_s=single.rate,
+                cpu_share=single.cpu_share,
                 share=shares.get(row.number),
-                rates=tuple(Rate(workers=count, items_per_s=_with(alone, row, count)) for count in counts)
-                if alone.rate
+                rates=tuple(Rate(workers=count, items_per_s=_with(single, row, count)) for count in counts)
+                if single.rate
                 else (),
                 error="; ".join(sorted(errors)),
             )
@@ -196,7 +196,7 @@ def _node_profiles(rows: list[Row], whole: _Run, seconds: float, seed: int, coun
     return nodes
 
 
-def _alone(node: DataPipe, runs: dict[int, _Run], seconds: float, seed: int) -> _Run:
+def _run_by_itself(node: DataPipe, runs: dict[int, _Run], seconds: float, seed: int) -> _Run:
     given: dict[int, DataPipe] = {}
     for item in inputs_of(node):
         run = runs.get(id(item), _Run())
@@ -224,12 +224,12 @@ def _shares(begun: LoaderStats | None, stats: LoaderStats) -> dict[int, float]:
     return {number: seconds / together_s for number, seconds in took_s.items()} if together_s else {}
 
 
-def _with(alone: _Run, row: Row, workers: int) -> float:
+def _with(single: _Run, row: Row, workers: int) -> float:
     """Items a second of a node with so many workers."""
-    assert alone.rate is not None
+    assert single.rate is not None
     if row.section != "shard" or row.repeated:
-        return alone.rate
-    return alone.rate * max(1.0, min(float(workers), available_cores() / max(0.01, alone.cpu_share or 0.0)))
+        return single.rate
+    return single.rate * max(1.0, min(float(workers), available_cores() / max(0.01, single.cpu_share or 0.0)))
 
 
 def _stepped(step: Callable[[Any], object], batches: list[Any], seconds: float) -> float:

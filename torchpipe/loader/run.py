@@ -39,13 +39,13 @@ class Run:
         self.common = True  # True if this rank's shards are those of the run, whoever hosts them
         self._opaque = OpaqueWarnings()
         self._sizes = StateSizes()
-        self.adopted_num_shards: int | None = None  # from a state
+        self.saved_num_shards: int | None = None  # from a state
         self.seed: int | None = None  # none drawn or given yet
         self.seeded = False  # by the user
         self.hold = Hold(service.finalize)
         self.observed: Observed | None = None  # the figures of an iterator that has been let go of
         self._foretold: int | None = None  # what a state has said that the seed is going to be
-        self._told_left_over = False
+        self._warned_left_over = False
 
     @property
     def fixed_num_shards(self) -> int | None:
@@ -55,8 +55,8 @@ class Run:
 
     @property
     def num_shards(self) -> int:
-        """The number of shards of this rank: as asked for, as adopted from a state, or the service's default."""
-        return self.fixed_num_shards or self.adopted_num_shards or self.service.default_num_shards
+        """The number of shards of this rank: as asked for, as a state has it, or the service's default."""
+        return self.fixed_num_shards or self.saved_num_shards or self.service.default_num_shards
 
     def draw_seed(self) -> int:
         """The seed of the run. If there is none, one is drawn, even if a state has said before which one counts."""
@@ -140,9 +140,9 @@ class Run:
 
     def tell_left_over(self, left: LeftOver | None) -> None:
         """What the end of an epoch has left out, of which rank 0 warns once; all have it in their ``stats()``."""
-        if left is None or not left.notable or self._told_left_over or self.service.rank:
+        if left is None or not left.notable or self._warned_left_over or self.service.rank:
             return
-        self._told_left_over = True
+        self._warned_left_over = True
         warn_user(
             f"{left}. Divide the stream into equal parts: put sharding_filter() behind the node that yields rows or "
             'lines, of which each shard reads its own, or read a TokenFile; or choose uneven="pad" (all items come, '

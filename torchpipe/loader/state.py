@@ -13,16 +13,16 @@ from torchpipe.node.fingerprint import first_argument, first_difference
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
 from torchpipe.state.ranks import deal, is_of_agreement, merge
 
-__all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "Place", "state_of_all"]
+__all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "RankLayout", "state_of_all"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankLayout:
     """What a loader is that takes up a state: it has the shards of rank ``rank`` of ``world_size``, and ``turns`` ranks
     take turns at their items.
 
-    ``num_shards``: how many it must have, if that is fixed. ``common``: are its shards those of the run, whoever hosts
-    them? ``agreed``: how far the epoch is on this rank, if so many items of each rank's shards are behind it.
+    ``num_shards``: how many it must have, if that is fixed. ``common``: True if its shards are those of the run,
+    whoever hosts them. ``agreed``: how far the epoch is on this rank, after so many items of each rank's shards.
     """
 
     rank: int = 0
@@ -62,8 +62,8 @@ class LoaderState(Epoch):
         return FlatState(graph=graph_text, numbers=numbers, position=self.position, common=common).to_dict()
 
     @classmethod
-    def from_dict(cls, state: Any, graph_text: str, place: Place, *, allow_pickle: bool = False) -> LoaderState:
-        """Read a flat dict that must fit the graph and the place.
+    def from_dict(cls, state: Any, graph_text: str, layout: RankLayout, *, allow_pickle: bool = False) -> LoaderState:
+        """Read a flat dict that must fit the graph and the layout.
 
         Raises: StateMismatchError, showing both sides; StateError for what is no loader state.
         """
@@ -71,13 +71,13 @@ class LoaderState(Epoch):
         if flat.graph != graph_text:
             raise StateMismatchError(_graph_difference(flat.graph, graph_text))
         numbers = flat.numbers
-        theirs, ours = (numbers["rank"], numbers["world_size"]), (place.rank, place.world_size)
-        if theirs == (0, 1) and is_of_agreement(flat.position) and (place.turns == 1 or theirs != ours):
+        theirs, ours = (numbers["rank"], numbers["world_size"]), (layout.rank, layout.world_size)
+        if theirs == (0, 1) and is_of_agreement(flat.position) and (layout.turns == 1 or theirs != ours):
             flat = FlatState.read(merge([state]), allow_pickle=allow_pickle)  # without what that rank alone repeats
             numbers = flat.numbers
         if theirs == ours:
-            _check_shards(numbers["num_shards"], place)
-            return cls.of(numbers | {"delivered": numbers["delivered"] // place.turns}, position=flat.position)
+            _check_shards(numbers["num_shards"], layout)
+            return cls.of(numbers | {"delivered": numbers["delivered"] // layout.turns}, position=flat.position)
         if theirs != (0, 1):
             raise StateMismatchError(
                 f"the state was saved by rank {theirs[0]} of {theirs[1]}, this loader is rank {ours[0]} of {ours[1]}: "
@@ -85,13 +85,13 @@ class LoaderState(Epoch):
                 "in a run of as many ranks, or the one state of all: torchpipe.state.merge([...]), or "
                 'state_dict(states="all")'
             )
-        return _dealt(flat, place, f"state {zlib.crc32(state['payload']):08x}")
+        return _part_of(flat, layout, f"state {zlib.crc32(state['payload']):08x}")
 
 
-def _dealt(flat: FlatState, place: Place, origin: str) -> LoaderState:
-    """The part of ``place`` in a state of all shards."""
-    total, world = flat.numbers["num_shards"], place.world_size
-    if not place.common:
+def _part_of(flat: FlatState, layout: RankLayout, origin: str) -> LoaderState:
+    """The part of ``layout`` in a state of all shards."""
+    total, world = flat.numbers["num_shards"], layout.world_size
+    if not layout.common:
         raise StateMismatchError(
             f"the state is one of all shards, and this graph divides its stream among {world} ranks apart from their "
             "shards: give the reading service total_shards=..., which divides among all shards alike"
@@ -103,21 +103,21 @@ def _dealt(flat: FlatState, place: Place, origin: str) -> LoaderState:
             f"divide them ({fits}), or give the reading service total_shards={total}, which any number can host"
         )
     shards = total // world
-    _check_shards(shards, place, total)
+    _check_shards(shards, layout, total)
     position, delivered = flat.position, flat.numbers["delivered"]
     if position is not None:
         parts, each = deal(position, total, world)
-        position, delivered = parts[place.rank], place.agreed(each) // place.turns
-    numbers = flat.numbers | {"rank": place.rank, "world_size": world, "num_shards": shards, "delivered": delivered}
+        position, delivered = parts[layout.rank], layout.agreed(each) // layout.turns
+    numbers = flat.numbers | {"rank": layout.rank, "world_size": world, "num_shards": shards, "delivered": delivered}
     return LoaderState.of(numbers, position=position, origin=origin)
 
 
-def _check_shards(shards: int, place: Place, total: int | None = None) -> None:
-    if place.num_shards is not None and place.num_shards != shards:
-        among = "" if total is None else f" ({total} of all ranks, dealt to {place.world_size})"
+def _check_shards(shards: int, layout: RankLayout, total: int | None = None) -> None:
+    if layout.num_shards is not None and layout.num_shards != shards:
+        among = "" if total is None else f" ({total} of all ranks, divided among {layout.world_size})"
         raise StateMismatchError(
-            f"the state was saved with num_shards={shards}{among}, this loader has num_shards={place.num_shards}: "
-            "the streams differ. Leave num_shards unset to adopt the state's (num_workers may be anything)"
+            f"the state was saved with num_shards={shards}{among}, this loader has num_shards={layout.num_shards}: "
+            "the streams differ. Leave num_shards unset to take the state's (num_workers may be anything)"
         )
     if shards > MAX_SHARDS:
         raise StateMismatchError(f"num_shards is {shards}, and can be 1 to {MAX_SHARDS} on each rank: use more ranks")
@@ -141,7 +141,7 @@ def _graph_difference(saved: str, ours: str) -> str:
 def state_of_all(
     own: Callable[[], dict[str, Any]], settled: bool, gather: Callable[[Any], list[Any]]
 ) -> dict[str, Any]:
-    """The one state of all ranks, on each of them; ``own`` gives this rank's, ``settled``: is its seed that of the run?
+    """The one state of all ranks, on each; ``own`` gives this rank's. ``settled``: True if its seed is that of all.
 
     All come to the same conclusion: a rank that has no state says so to the others. Raises: what ``own`` raises;
     RankError if it was another rank's that failed; StateMismatchError if the states cannot be joined.

@@ -27,14 +27,14 @@ class StateSizes:
 
     def __init__(self) -> None:
         self.last_bytes: int | None = None
-        self._told = False
+        self._warned = False
 
     def note(self, state: dict[str, Any], graph: DataPipe) -> None:
         payload = state["payload"]
         self.last_bytes = len(payload)
-        if self._told or self.last_bytes < _MUCH_BYTES:
+        if self._warned or self.last_bytes < _MUCH_BYTES:
             return
-        self._told = True
+        self._warned = True
         holds = ""
         with suppress(StateError, LookupError, TypeError, ValueError):  # nobody's state is lost for a warning
             name, size = _filled_by(payload, graph)

@@ -22,7 +22,7 @@ __all__ = ["COMPRESSED", "REPLAYS", "announce_replay", "announce_replays", "warn
 
 REPLAYS = "replays"  # in a shard's snapshot: [name, number of items] of what is replayed from there
 
-COMPRESSED = "compressed data in "  # names that begin so are of files, which are decompressed again up to a place
+COMPRESSED = "compressed data in "  # names that begin so are of files, which are decompressed again up to a position
 
 _ROOT = Path(__file__).resolve().parents[2]  # where both packages are
 _OURS = tuple(str(_ROOT / package) + "/" for package in ("torchpipe", "reading_services"))

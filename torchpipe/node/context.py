@@ -119,7 +119,7 @@ class Host:
 
 @dataclass(frozen=True)
 class GraphIndex:
-    """The nodes of a graph by their ids: their places, which are the same in every process, and what divides the
+    """The nodes of a graph by their ids: their positions, which are the same in every process, and what divides the
     stream up to each.
     """
 
@@ -156,7 +156,7 @@ class GraphIndex:
         return replace(self, numbers=numbers, divided=divided, copies={**self.copies, **added})
 
     def original(self, node: DataPipe) -> DataPipe:
-        """The node of the graph whose place ``node`` has: itself, or what it is a pass's copy of."""
+        """The node of the graph whose position ``node`` has: itself, or what it is a pass's copy of."""
         return self.copies.get(id(node), node)
 
     def division(self, node: DataPipe) -> Division:
@@ -187,7 +187,7 @@ class GraphIndex:
         """How many passes over ``node`` begin in a pass over the graph, as far as that tells."""
         return reads(*self.roots).get(id(self.original(node)), 0)
 
-    def reads_apart(self, node: DataPipe) -> bool:
+    def reads_separately(self, node: DataPipe) -> bool:
         """True if ``node`` reads some branches of a shared pass, of which the graph reads others elsewhere."""
         below = {id(item): item for item in walk(self.original(node))}
         shared = {key for key, item in below.items() if traits_of(item).shared}

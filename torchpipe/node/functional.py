@@ -21,7 +21,7 @@ __all__ = ["forms", "functional_datapipe", "lookup", "offer_to_torchs_nodes", "r
 
 _C = TypeVar("_C", bound=type)
 
-_registries: dict[str, dict[str, type]] = {"iter": {}, "map": {}}  # of users' nodes: the others have their places
+_registries: dict[str, dict[str, type]] = {"iter": {}, "map": {}}  # of users' nodes: the others are in FORMS
 _TORCH: dict[str, Any] = {"iter": TorchIterDataPipe, "map": TorchMapDataPipe}
 
 

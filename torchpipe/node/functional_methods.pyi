@@ -818,8 +818,8 @@ class IterMethods(Generic[T_co]):
         buffer_size: int = 1000,
         columns_to_skip: Sequence[int] | None = None,
     ) -> list[IterDataPipe[T]]:
-        """Takes sequences of ``sequence_length`` values, and makes a branch for each place in them: all first
-        values, all second ones, and so on, but for the places ``columns_to_skip``.
+        """Takes sequences of ``sequence_length`` values, and makes a branch for each position in them: all first
+        values, all second ones, and so on, but for the positions ``columns_to_skip``.
         """
 
     def webdataset(self: IterMethods[tuple[str, Any]]) -> IterDataPipe[dict[str, Any]]:
@@ -887,8 +887,8 @@ class MapMethods(Generic[T_co]):
     def unzip(
         self: MapMethods[Sequence[T]], sequence_length: int, columns_to_skip: Sequence[int] | None = None
     ) -> list[MapDataPipe[T]]:
-        """Of a node whose items are sequences of ``sequence_length`` values, a list of nodes: one for each place in
-        them, but for the places ``columns_to_skip``.
+        """Of a node whose items are sequences of ``sequence_length`` values, a list of nodes: one for each position
+        in them, but for the positions ``columns_to_skip``.
         """
 
     def zip(self, *datapipes: MapDataPipe[Any]) -> MapDataPipe[tuple[Any, ...]]:

@@ -27,7 +27,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items, holds_mutable
 from torchpipe.state.left_out import LEFT_OUT, gathered, is_note
-from torchpipe.stats.tracing import APART
+from torchpipe.stats.tracing import UNTIMED
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -159,7 +159,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     exact_after_error = False  # may be a property
     _torchpipe_last: Any = None  # handed out, where ``on_error`` watches
     _torchpipe_chooses = False  # True if it notes its choices in the course of the pass; may be a property
-    apart = False  # True if what it does is the work of others: waiting for a thread, or for processes
+    untimed = False  # True if what it does is the work of others: waiting for a thread, or for processes
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Raises: TypeError for what would break the pass: the name of a method that authors do not define, a value
@@ -319,11 +319,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         return False
 
     def lost(self, of_input: bool) -> int | None:
-        """As :meth:`leave_out`, where what this yields is paired with what others yield, by its place: how many items
-        of its stream went with the exception; None where that cannot be told, or it does not go on.
+        """As :meth:`leave_out`, where what this yields is paired with what others yield, by its position: how many
+        items of its stream went with the exception; None where that cannot be told, or it does not go on.
 
         ``of_input``: one item of its input went, and the exception passed through here. By default one, if the node is
-        a source or ``one_to_one``, and :meth:`leave_out` says so. 0 leaves the places of the stream as they are.
+        a source or ``one_to_one``, and :meth:`leave_out` says so. 0 leaves the positions of the stream as they are.
         """
         exact = traits_of(self.node).one_to_one or not (self.inputs or of_input)
         return 1 if exact and self.leave_out() else None
@@ -456,7 +456,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     @property
     def number_to_trace(self) -> int:
         """What a trace knows this iterator's node by."""
-        return APART if self.apart else self.context.node_id(self.node)
+        return UNTIMED if self.untimed else self.context.node_id(self.node)
 
     def __iter__(self) -> Self:
         return self
@@ -702,7 +702,7 @@ class Positions:
     current: Any = None
 
     def __post_init__(self) -> None:
-        self.owner.apart = True  # what it makes of positions is its work, and counts
+        self.owner.untimed = True  # what it makes of positions is its work, and counts
 
     def read(self, positions: Iterator[Any]) -> Iterator[Any]:
         """The items at ``positions``, each made when it is asked for; a crash meanwhile is the owner's."""

@@ -67,13 +67,13 @@ class Kept:
         self,
         owner: Any,
         *,
-        apart: tuple[type, ...] = (),
+        except_types: tuple[type, ...] = (),
         names: Collection[str] = (),
         others: Collection[Any] = (),
         at_most: int | None = None,
     ) -> None:
         self.owner = owner
-        self._apart, self._names, self._at_most = apart, frozenset(names), at_most
+        self._except_types, self._names, self._at_most = except_types, frozenset(names), at_most
         self._not = frozenset(map(id, others))
         self._made, self._held = self._look()
 
@@ -212,7 +212,11 @@ class Kept:
             where, item = waiting.popleft()
             for step, value in _parts_of(item):
                 steps = (*where, step)
-                if (not where and step in self._names) or id(value) in self._not or isinstance(value, self._apart):
+                if (
+                    (not where and step in self._names)
+                    or id(value) in self._not
+                    or isinstance(value, self._except_types)
+                ):
                     continue
                 if isinstance(value, GENERATORS):
                     state = generator_state(value)
@@ -405,7 +409,7 @@ def _sampled(value: Any, most: int) -> Any:
 
 
 def _even(length: int, most: int) -> list[int]:
-    """At most ``most`` places, the first and the last among them."""
+    """At most ``most`` positions, the first and the last among them."""
     if length <= most:
         return list(range(length))
     return [index * (length - 1) // (most - 1) for index in range(most)]

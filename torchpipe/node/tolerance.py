@@ -36,7 +36,7 @@ class Failures:
     budget: int | None
     errors: tuple[type[BaseException], ...]
     count: int = 0
-    noted: list[list[Any]] = field(default_factory=list)
+    recorded: list[list[Any]] = field(default_factory=list)
 
     travels: ClassVar[bool] = False  # True if what is skipped takes with it what it would have been paired with
 
@@ -63,14 +63,14 @@ class Failures:
 
     def of_branches(self) -> Failures:
         """For the inputs of a node that pairs their items."""
-        return _OfBranches(self.skips, self.budget, self.errors, at_place=self.at_place)
+        return _OfBranches(self.skips, self.budget, self.errors, at_position=self.at_position)
 
     def of_group(self) -> Failures:
         """For the input of a node that groups items by their names, and is to be told of each that is left out."""
-        return _OfGroup(self.skips, self.budget, self.errors, at_place=self.at_place)
+        return _OfGroup(self.skips, self.budget, self.errors, at_position=self.at_position)
 
     @property
-    def at_place(self) -> Failures:
+    def at_position(self) -> Failures:
         """Those that leave out an item where it is, whatever it would have been paired with."""
         return self
 
@@ -80,7 +80,7 @@ class Failures:
         if not self.skips or isinstance(error, TorchpipeError) or not isinstance(error, self.errors):
             _give_up(error, "")
         elif self.budget is not None and self.count >= self.budget:
-            first = ", ".join(" ".join(entry[:3]) for entry in self.noted[:3])
+            first = ", ".join(" ".join(entry[:3]) for entry in self.recorded[:3])
             _give_up(
                 error, f"on_error() has left out {self.count} items already, which is its budget. The first: {first}"
             )
@@ -100,36 +100,36 @@ class Failures:
 
     def note(self, left: _Left) -> None:
         iterator = left.iterator
-        noted = self._noted(left)
+        recorded = self._record(left)
         context = iterator.context
         context.shared.skipping.add(left.node)
         if context.host.trace is not None:
             for _ in range(left.items):
                 context.host.trace.left_out(iterator.number_to_trace)
         # What a resume makes again was told when it happened
-        if noted is not None and context.host.on_left_out is not None and not context.shared.restoring:
-            context.host.on_left_out(noted)
+        if recorded is not None and context.host.on_left_out is not None and not context.shared.restoring:
+            context.host.on_left_out(recorded)
 
-    def _noted(self, left: _Left) -> LeftOut | None:
+    def _record(self, left: _Left) -> LeftOut | None:
         """What was noted, unless there is too much already."""
         self.count += left.items
         left.iterator.context.shared.course.note(left.items)
-        if len(self.noted) < MOST_NOTED:
-            self.noted.append([left.node[:_LONGEST], left.error, left.item, left.items])
+        if len(self.recorded) < MOST_NOTED:
+            self.recorded.append([left.node[:_LONGEST], left.error, left.item, left.items])
             of = "" if self.budget is None else f" of {self.budget}"
             what = "an item" if left.items == 1 else f"{left.items} items"
             _log.warning("left out %s in %s: %s %s (%d%s)", what, left.node, left.error, left.item, self.count, of)
-            return LeftOut(*self.noted[-1][:3])
+            return LeftOut(*self.recorded[-1][:3])
         return None
 
     def state(self) -> dict[str, Any]:
-        return {"count": self.count, "noted": [list(entry) for entry in self.noted]}
+        return {"count": self.count, "noted": [list(entry) for entry in self.recorded]}
 
     def load(self, state: Any) -> None:
         """Raises: StateError for what :meth:`state` does not make."""
         if not is_note(state):
             raise StateError(f"what was left out is a count and texts, the state says {state!r:.60}")
-        self.count, self.noted = state["count"], [list(entry) for entry in state["noted"]]
+        self.count, self.recorded = state["count"], [list(entry) for entry in state["noted"]]
 
 
 @dataclass(frozen=True)
@@ -156,15 +156,15 @@ class _OfBranches(Failures):
     travels = True
 
     def __init__(
-        self, skips: bool, budget: int | None, errors: tuple[type[BaseException], ...], *, at_place: Failures
+        self, skips: bool, budget: int | None, errors: tuple[type[BaseException], ...], *, at_position: Failures
     ) -> None:
         super().__init__(skips, budget, errors)
-        self._at_place = at_place
+        self._at_position = at_position
         self.streams: weakref.WeakKeyDictionary[NodeIterator[Any], _Branch] = weakref.WeakKeyDictionary()
 
     @property
-    def at_place(self) -> Failures:
-        return self._at_place
+    def at_position(self) -> Failures:
+        return self._at_position
 
     def watch(self, iterator: NodeIterator[Any], run: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         stream = self.streams[iterator] = _Branch(iterator, self, run)
@@ -184,9 +184,9 @@ class _OfBranches(Failures):
                 lost = self.lost_by(iterator, of_input=False)
                 return lost is not None
 
-            left = self.at_place.judge(iterator, error, leave_out)
+            left = self.at_position.judge(iterator, error, leave_out)
             if lost == 0:
-                self.at_place.note(left)
+                self.at_position.note(left)
             elif lost:
                 BaseException.__setattr__(error, _LEFT, left)
         else:

@@ -49,6 +49,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_own(item: Any) -> bool:
-    """Whether ``item`` is of a class of torchpipe's that says ``holds_data_alone``: nothing of the user's is in it."""
+    """Whether ``item`` is of a class of torchpipe's that says ``holds_only_data``: nothing of the user's is in it."""
     kind = type(item)
-    return kind.__module__.startswith("torchpipe.") and getattr(kind, "holds_data_alone", False) is True
+    return kind.__module__.startswith("torchpipe.") and getattr(kind, "holds_only_data", False) is True

@@ -71,7 +71,7 @@ def check_length(value: object) -> int:
     return check_count("length", value, at_least=-1)
 
 
-def check_input(name: str, value: object, place: str = "input") -> None:
+def check_input(name: str, value: object, role: str = "input") -> None:
     """Raises: TypeError, with the way out, unless ``value`` is an iterable node, torchpipe's or torch's."""
     if isinstance(value, TorchIterDataPipe):
         return
@@ -81,14 +81,14 @@ def check_input(name: str, value: object, place: str = "input") -> None:
         advice = "wrap it in IterableWrapper(...)"
     else:
         advice = "begin the pipeline with a node such as IterableWrapper(...) or FileLister(...)"
-    raise TypeError(f"{name} needs an IterDataPipe as its {place}, got {_shown(value)}: {advice}")
+    raise TypeError(f"{name} needs an IterDataPipe as its {role}, got {_shown(value)}: {advice}")
 
 
-def check_map_input(name: str, value: object, place: str = "input") -> None:
+def check_map_input(name: str, value: object, role: str = "input") -> None:
     """Raises: TypeError, with the way out, unless ``value`` is a map-style node, torchpipe's or torch's."""
     if not isinstance(value, TorchMapDataPipe):
         advice = "wrap a sequence in SequenceWrapper(...)"
-        raise TypeError(f"{name} needs a MapDataPipe as its {place}, got {_shown(value)}: {advice}")
+        raise TypeError(f"{name} needs a MapDataPipe as its {role}, got {_shown(value)}: {advice}")
 
 
 def check_function(name: str, value: object) -> None:

@@ -209,7 +209,7 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
     if busiest.busy_share - idlest.busy_share < _SKEW or waiting < _SKEW:
         return None
     busy = f"{_percent(busiest.busy_share)} of its time, {idlest.name} {_percent(idlest.busy_share)}"
-    if _is_dealt(stats):
+    if _is_dispatched(stats):
         return _Found(
             "merge",
             f"Batches are handed out in order, and some take far longer than others: {busiest.name} is busy {busy}",
@@ -230,7 +230,7 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
 
 def _starved(stats: LoaderStats) -> _Found:
     node = _slowest([node for node in stats.nodes if node.section == "dispatch"])
-    if _is_dealt(stats):
+    if _is_dispatched(stats):
         if node is not None and (node.self_s or 0.0) < _SLOW_SAMPLER * stats.consumer.wait_s:
             return _transport("telling the workers what to make, and taking it back")
         name = "the sampler" if node is None else f"`{node.name}`"
@@ -250,7 +250,7 @@ def _starved(stats: LoaderStats) -> _Found:
     )
 
 
-def _is_dealt(stats: LoaderStats) -> bool:
+def _is_dispatched(stats: LoaderStats) -> bool:
     """True if this process deals what the workers make batches of: indices, from a sampler."""
     dispatched = any(node.section == "dispatch" for node in stats.nodes)
     return dispatched and not any(process.kind == "dispatcher" for process in stats.processes)

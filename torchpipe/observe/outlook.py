@@ -145,8 +145,8 @@ def _dispatched_s(stats: LoaderStats, made: int) -> float:
     busy = [process.busy_s for process in stats.processes if process.kind == "dispatcher"]
     if not busy:
         return _own_s(node for node in stats.nodes if node.section == "dispatch") / made
-    dealt = {node.number: node.items for node in stats.nodes if node.section == "dispatch" and node.items}
-    readers = [(node, dealt[number]) for node in stats.nodes for number in node.inputs if number in dealt]
+    dispatched = {node.number: node.items for node in stats.nodes if node.section == "dispatch" and node.items}
+    readers = [(node, dispatched[number]) for node in stats.nodes for number in node.inputs if number in dispatched]
     taken = [(node.items or 0) / items for node, items in readers if node.section == "shard"]  # at least that part
     return sum(busy) * min(1.0, max(taken, default=0.0)) / made
 

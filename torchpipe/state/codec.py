@@ -142,7 +142,7 @@ class _Encoder:
         kind = type(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
         data = dumps(value)
-        if self._locate is not None or not any(name == noted for noted, _ in self.notes):
+        if self._locate is not None or not any(name == kept_name for kept_name, _ in self.notes):
             self.notes[name, self._locate(name) if self._locate is not None else ""] = None
         return [_TAGS[_OPAQUE], name, data]
 
@@ -162,7 +162,7 @@ def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
         notes = msgpack.packb(list(encoder.notes)) if encoder.notes else _NO_NOTES
     except Exception as error:
         raise StateError(
-            f"a buffered item cannot be saved ({type(error).__name__}: {error}){_place_of_refusal(value)}. Buffer "
+            f"a buffered item cannot be saved ({type(error).__name__}: {error}){_where_refused(value)}. Buffer "
             "plain data instead: put shuffle() or batch() before files are opened, or after they are read"
         ) from error
     length = len(notes).to_bytes(4, "big")
@@ -170,17 +170,17 @@ def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
     return b"".join((_MAGIC, bytes((FORMAT_VERSION,)), checksum, length, notes, data))
 
 
-def _place_of_refusal(value: Any) -> str:
+def _where_refused(value: Any) -> str:
     """Where in the lists and dicts of a state the value is that cannot be encoded, for people; or ""."""
-    place = ""
-    while len(place) < _LONGEST_PLACE:
+    where = ""
+    while len(where) < _LONGEST_PLACE:
         parts = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
         found = next(((key, part) for key, part in parts if not _can_be_packed(part)), None)
         if found is None:
             break
         key, value = found
-        place += f".{key}" if type(key) is str and key.isidentifier() else f"[{key!r:.40}]"
-    return f", at {place.lstrip('.')}" if place else ""
+        where += f".{key}" if type(key) is str and key.isidentifier() else f"[{key!r:.40}]"
+    return f", at {where.lstrip('.')}" if where else ""
 
 
 def _can_be_packed(value: Any) -> bool:

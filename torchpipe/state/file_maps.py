@@ -47,8 +47,8 @@ def _shows_the_same(root: Any, opened: tuple[Any, ...]) -> bool:
     except (OSError, ValueError):
         return False
     count = max(1, _COMPARED // max(1, root.dtype.itemsize))
-    known = _flat(root)
-    return all(known[part].tobytes() == present[part].tobytes() for part in (slice(count), slice(-count, None)))
+    mapped = _flat(root)
+    return all(mapped[part].tobytes() == present[part].tobytes() for part in (slice(count), slice(-count, None)))
 
 
 def _open(path: str, dtype: Any, mode: Any, offset: int, shape: Any, order: Any) -> Any:

@@ -33,15 +33,15 @@ def left_out(state: Mapping[str, Any] | bytes) -> tuple[int, list[LeftOut]]:
     """
     payload = state.get("payload") if isinstance(state, Mapping) else state
     found = list(_found(decode(payload, keep_opaque=True) if isinstance(payload, bytes) else state))
-    noted = [LeftOut(*texts) for entry in found for *texts, _ in entry["noted"]]
-    return sum(entry["count"] for entry in found), noted
+    recorded = [LeftOut(*texts) for entry in found for *texts, _ in entry["noted"]]
+    return sum(entry["count"] for entry in found), recorded
 
 
 def gathered(states: Iterable[Any]) -> dict[str, Any]:
     """One note of all that ``states`` tell, as :func:`is_note` has it."""
     found = [entry for state in states for entry in _found(state)]
-    noted = [list(texts) for entry in found for texts in entry["noted"]]
-    return {"count": sum(entry["count"] for entry in found), "noted": noted[:MOST_NOTED]}
+    recorded = [list(texts) for entry in found for texts in entry["noted"]]
+    return {"count": sum(entry["count"] for entry in found), "noted": recorded[:MOST_NOTED]}
 
 
 def is_note(entry: Any) -> TypeGuard[dict[str, Any]]:
@@ -50,14 +50,14 @@ def is_note(entry: Any) -> TypeGuard[dict[str, Any]]:
     """
     if not isinstance(entry, dict) or entry.keys() != {"count", "noted"}:
         return False
-    count, noted = entry["count"], entry["noted"]
-    if type(count) is not int or type(noted) is not list or not all(map(_is_noted, noted)):
+    count, recorded = entry["count"], entry["noted"]
+    if type(count) is not int or type(recorded) is not list or not all(map(_is_record, recorded)):
         return False
-    told = sum(entry[3] for entry in noted)
-    return told == count if len(noted) < MOST_NOTED else len(noted) == MOST_NOTED and told <= count
+    answers = sum(entry[3] for entry in recorded)
+    return answers == count if len(recorded) < MOST_NOTED else len(recorded) == MOST_NOTED and answers <= count
 
 
-def _is_noted(entry: Any) -> bool:
+def _is_record(entry: Any) -> bool:
     return type(entry) is list and [type(part) for part in entry] == [str, str, str, int] and entry[3] > 0
 
 

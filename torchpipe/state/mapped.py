@@ -15,11 +15,11 @@ import tempfile
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-__all__ = ["Places", "anonymous_file", "dump_apart", "load_mapped", "write_file"]
+__all__ = ["Spans", "anonymous_file", "dump_with_buffers", "load_mapped", "write_file"]
 
 _ALIGNMENT = 64
 
-Places: TypeAlias = tuple[tuple[int, int], ...]  # in the file, of the pickle and then the buffers: (start, size)
+Spans: TypeAlias = tuple[tuple[int, int], ...]  # in the file, of the pickle and then the buffers: (start, size)
 
 
 def anonymous_file(name: str) -> int:
@@ -30,7 +30,7 @@ def anonymous_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
-def dump_apart(
+def dump_with_buffers(
     pickler: Any, value: Any, least_bytes: int = 0, *, writable: bool = False
 ) -> tuple[memoryview, list[memoryview]]:
     """(the pickle of ``value``, the buffers of at least ``least_bytes`` that it refers to, in place).
@@ -54,13 +54,13 @@ def dump_apart(
     return memoryview(file.getvalue()), buffers
 
 
-def write_file(name: str, parts: Iterable[memoryview]) -> tuple[int, Places]:
+def write_file(name: str, parts: Iterable[memoryview]) -> tuple[int, Spans]:
     """(a new file that ``parts`` are in, where each is). Raises: OSError if there is no room."""
     fd = anonymous_file(name)
     try:
-        places, end = [], 0
+        spans, end = [], 0
         for part in parts:
-            places.append((end, part.nbytes))
+            spans.append((end, part.nbytes))
             written = 0
             while written < part.nbytes:  # one call writes 2 GiB at most
                 written += os.pwrite(fd, part[written:], end + written)
@@ -69,11 +69,11 @@ def write_file(name: str, parts: Iterable[memoryview]) -> tuple[int, Places]:
     except BaseException:
         os.close(fd)
         raise
-    return fd, tuple(places)
+    return fd, tuple(spans)
 
 
-def load_mapped(fd: int, places: Places) -> Any:
+def load_mapped(fd: int, spans: Spans) -> Any:
     """The object, a new one. What could be written to before can be again; what is loaded outlives the descriptor."""
     mapped = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
-    pickled, *buffers = (mapped[start : start + size] for start, size in places)
+    pickled, *buffers = (mapped[start : start + size] for start, size in spans)
     return pickle.loads(pickled, buffers=buffers)

@@ -150,11 +150,11 @@ def deal(position: Position, shards: int, ranks: int) -> tuple[list[Position], l
     Raises: StateError for what is none, and where a node after the shards holds items of its own.
     """
     whole = _rotations(position, shards)
-    dealt = [rotation.dealt(ranks) for rotation in whole]
+    parts_of_ranks = [rotation.for_ranks(ranks) for rotation in whole]
     counts = whole[0].counts
     parts = []
     for rank in range(ranks):
-        branches = iter([branch[rank] for branch in dealt])
+        branches = iter([branch[rank] for branch in parts_of_ranks])
         parts.append(with_rotations(position, lambda _, branches=branches: next(branches)))  # type: ignore[misc]
     return parts, [sum(counts[rank::ranks]) for rank in range(ranks)]
 

@@ -18,28 +18,28 @@ __all__ = ["Rotation", "turn_of"]
 
 
 def turn_of(counts: Sequence[int], live: Sequence[int]) -> tuple[int, list[int]]:
-    """Whose turn it is after ``counts`` items of each shard, as a place among ``live``, and, for each of these, how
+    """Whose turn it is after ``counts`` items of each shard, as an index into ``live``, and, for each of these, how
     many rounds it sits out because it is ahead.
     """
     least = min((counts[shard] for shard in live), default=0)
-    turn = next((place for place, shard in enumerate(live) if counts[shard] == least), 0)
-    return turn, [counts[shard] - least - (place < turn) for place, shard in enumerate(live)]
+    turn = next((index for index, shard in enumerate(live) if counts[shard] == least), 0)
+    return turn, [counts[shard] - least - (index < turn) for index, shard in enumerate(live)]
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """``cursors`` of all shards; those of ``live`` go on, beginning with the one at place ``turn`` among them.
+    """``cursors`` of all shards; those of ``live`` go on, beginning with the one at index ``turn`` among them.
 
     ``ragged``: some have given more than the rounds say, since ranks stood at different positions: they sit out until
-    the others have caught up, and the counts alone say whose turn it is. ``lag``: so many items more than these shards
-    have those of another rank given, where the ranks take equal steps and end with the same round.
+    the others have caught up, and the counts alone say whose turn it is. ``items_behind``: so many items more
+    than these shards have those of another rank given, where ranks take equal steps and end with the same round.
     """
 
     cursors: tuple[Cursor, ...]
     live: tuple[int, ...]
     turn: int = 0
     ragged: bool = False
-    lag: int = 0
+    items_behind: int = 0
 
     @classmethod
     def begin(cls, shards: int) -> Rotation:
@@ -47,25 +47,25 @@ class Rotation:
         return cls((Cursor(),) * shards, tuple(range(shards)))
 
     @classmethod
-    def after(cls, cursors: Iterable[Cursor], live: Iterable[int], lag: int = 0) -> Rotation:
+    def after(cls, cursors: Iterable[Cursor], live: Iterable[int], items_behind: int = 0) -> Rotation:
         """Where shards stand that have given what their cursors count, each on its own."""
         cursors, live = tuple(cursors), tuple(live)
         turn, ahead = turn_of([cursor.count for cursor in cursors], live)
-        return cls(cursors, live, turn, any(ahead), lag)
+        return cls(cursors, live, turn, any(ahead), items_behind)
 
     @property
     def counts(self) -> list[int]:
         """How many items each shard has given."""
         return [cursor.count for cursor in self.cursors]
 
-    def dealt(self, ranks: int) -> list[Rotation]:
+    def for_ranks(self, ranks: int) -> list[Rotation]:
         """What is left to each of ``ranks``, who hosts every ``ranks``-th shard, numbered anew."""
         counts, alive = self.counts, set(self.live)
         given = [sum(counts[rank::ranks]) for rank in range(ranks)]
         return [
             Rotation.after(
                 self.cursors[rank::ranks],
-                [place for place, shard in enumerate(range(rank, len(counts), ranks)) if shard in alive],
+                [index for index, shard in enumerate(range(rank, len(counts), ranks)) if shard in alive],
                 max(given) - given[rank],
             )
             for rank in range(ranks)
@@ -75,7 +75,7 @@ class Rotation:
     def joined(parts: Sequence[Rotation]) -> Rotation:
         """Of all ranks, in their order; shard j of rank r is number ``r + j * ranks`` among all."""
         ranks = len(parts)
-        cursors = [cursor for places in zip(*(part.cursors for part in parts), strict=True) for cursor in places]
+        cursors = [cursor for each in zip(*(part.cursors for part in parts), strict=True) for cursor in each]
         return Rotation.after(
             cursors, sorted(rank + ranks * shard for rank in range(ranks) for shard in parts[rank].live)
         )
@@ -88,8 +88,8 @@ class Rotation:
             "counts": self.counts,
             "shards": [cursor.to_state() for cursor in self.cursors],
         }
-        told: dict[str, Any] = {"ragged": True} if self.ragged else {}
-        return state | told | ({"lag": self.lag} if self.lag else {})
+        uneven: dict[str, Any] = {"ragged": True} if self.ragged else {}
+        return state | uneven | ({"lag": self.items_behind} if self.items_behind else {})
 
     @staticmethod
     def is_one(state: Mapping[str, Any]) -> bool:
@@ -104,21 +104,21 @@ class Rotation:
             had = len(saved) if type(saved) is list else f"{saved!r:.40}"
             raise StateError(f"the state has {had} shards, this loader {shards}")
         cursors = [cursor for item in saved if (cursor := Cursor.from_state(item)) is not None]
-        live, ragged, lag = state["live"], state.get("ragged", False) is True, state.get("lag", 0)
+        live, ragged, items_behind = state["live"], state.get("ragged", False) is True, state.get("lag", 0)
         sound = (
             type(live) is type(counts) is list
             and len(counts) == len(cursors) == shards
-            and all(type(number) is int and number >= 0 for number in (turn, lag, *counts))
+            and all(type(number) is int and number >= 0 for number in (turn, items_behind, *counts))
             and counts == [cursor.count for cursor in cursors]
             and all(type(shard) is int for shard in live)
-            and lag < 1 << 62
+            and items_behind < 1 << 62
             and live == sorted({shard for shard in live if 0 <= shard < shards})
             and turn < max(1, len(live))
             and (not ragged or turn == turn_of(counts, live)[0])
         )
         if not sound:
             raise StateError(
-                f"the state is damaged: of {shards} shards {live!r:.200} go on, beginning with place {turn!r:.40}, "
+                f"the state is damaged: of {shards} shards {live!r:.200} go on, beginning with index {turn!r:.40}, "
                 f"after {counts!r:.200} items. Use an older checkpoint"
             )
-        return cls(tuple(cursors), tuple(live), turn, ragged, lag)
+        return cls(tuple(cursors), tuple(live), turn, ragged, items_behind)

@@ -41,9 +41,9 @@ def shard_states(state: Mapping[str, Any], step: int) -> dict[str, bytes]:
         positions = [*parts]
     saved = {"ranks": world, "step": step}
     kept = {}
-    for place, position in enumerate(positions):
-        shard, total = rank + world * place, world * shards
-        numbers = {"rank": shard, "world_size": total, "num_shards": 1, "delivered": counts[place]}
+    for index, position in enumerate(positions):
+        shard, total = rank + world * index, world * shards
+        numbers = {"rank": shard, "world_size": total, "num_shards": 1, "delivered": counts[index]}
         part = replace(whole, numbers=whole.numbers | numbers, position=position, common=True)
         kept[_name(shard, total)] = encode({"state": part.to_dict(), "saved": saved})
     return kept
@@ -86,8 +86,8 @@ class HostedShards:
         }
         for what, values in same.items():
             if len(values) > 1:
-                told = "" if what == "graph" else f" ({', '.join(map(shown, sorted(values)))})"
-                raise _mixed(f"the {what} of shards differs{told}")
+                summaries = "" if what == "graph" else f" ({', '.join(map(shown, sorted(values)))})"
+                raise _mixed(f"the {what} of shards differs{summaries}")
         position = joined_position([state.position for state in states], 1)
         counts: list[int] = []
         if position is not None:
@@ -107,31 +107,31 @@ class HostedShards:
             step=saved[0]["step"],
         )
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What other ranks need to know of these, to end together."""
         return {"counts": list(self.counts), "step": self.step}
 
-    def state(self, told: list[dict[str, Any]], agreed: Callable[[list[int]], int]) -> dict[str, Any]:
-        """This rank's state. ``told``: what each rank has told; of ranks that do not talk, this one's alone.
+    def state(self, summaries: list[dict[str, Any]], agreed: Callable[[list[int]], int]) -> dict[str, Any]:
+        """This rank's state. ``summaries``: that of each rank; of ranks that do not talk, this one's alone.
 
         Raises: StateMismatchError if other ranks have read states of another save.
         """
-        steps = {item["step"] for item in told}
+        steps = {item["step"] for item in summaries}
         if len(steps) > 1:
             raise _mixed(f"the step of ranks differs ({', '.join(map(str, sorted(steps)))})")
         mine = sum(self.counts[:1])
-        each = [sum(item["counts"][:1]) for item in told]
-        delivered = mine if len(told) < self.ranks else agreed(each)
+        each = [sum(item["counts"][:1]) for item in summaries]
+        delivered = mine if len(summaries) < self.ranks else agreed(each)
         position = self.position
         if position is not None:
             branches = iter(range(len(self.counts)))
 
-            def with_lag(part: dict[str, Any]) -> Rotation:
+            def with_items_behind(part: dict[str, Any]) -> Rotation:
                 branch = next(branches)
-                most = max(sum(item["counts"][branch : branch + 1]) for item in told)
-                return replace(Rotation.from_state(part, len(part["shards"])), lag=most - self.counts[branch])
+                most = max(sum(item["counts"][branch : branch + 1]) for item in summaries)
+                return replace(Rotation.from_state(part, len(part["shards"])), items_behind=most - self.counts[branch])
 
-            position = with_rotations(position, with_lag)
+            position = with_rotations(position, with_items_behind)
         total = self.whole.numbers["world_size"]
         numbers = {
             "rank": self.rank,

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchpipe.stats.model import Event, LoaderStats, NodeStats, ProcessStats, QueueStats, Section
+from torchpipe.stats.model import Event, NodeStats, ProcessStats, QueueStats, Section
 from torchpipe.stats.nodes import Made
 
-__all__ = ["EventLog", "NewEvents", "ServiceFigures", "ServiceStats"]
+__all__ = ["EventLog", "ServiceFigures", "ServiceStats"]
 
 _MOST_EVENTS = 200
 _MOST_SKIPS = 100  # besides: however many items are left out, no restart is forgotten for them
@@ -76,16 +76,3 @@ class EventLog:
         """In the order in which it happened."""
         with self._lock:
             return tuple(sorted((*self._events, *self._skips), key=lambda event: event.at))
-
-
-class NewEvents:
-    """Each event once, as it comes; ``of`` the first figures, those that were there before."""
-
-    def __init__(self) -> None:
-        self._seen: frozenset[Event] = frozenset()
-
-    def of(self, stats: LoaderStats) -> list[Event]:
-        """Those of ``stats`` that the figures before did not have. What a log has forgotten does not come again."""
-        new = [event for event in stats.events if event not in self._seen]
-        self._seen = frozenset(stats.events)
-        return new

@@ -18,9 +18,9 @@ from typing import Any
 from torchpipe.stats.node_sheet import ERRORS, SKIPPED, NodeSheet
 from torchpipe.stats.sizes import NEVER, Sizing
 
-__all__ = ["APART", "ThreadTracing", "Tracing", "measures_by_default"]
+__all__ = ["UNTIMED", "ThreadTracing", "Tracing", "measures_by_default"]
 
-APART = -2  # in a node's place: what takes this time is no node's work
+UNTIMED = -2  # in a node's place: what takes this time is no node's work
 _SHARE = 0.01  # of the time that nodes take may be spent on timing,
 _AT_FIRST_NS = 30_000_000  # and so much besides;
 _TO_BEGIN_NS = 300_000_000  # so much until a few items have come: what fills a buffer does not speak for what follows
@@ -49,7 +49,7 @@ class Tracing:
 
     def watch(self, stream: Iterator[Any], node_id: int) -> Iterator[Any]:
         """``stream``, of which each item is timed."""
-        if not self.wanted or not (0 <= node_id < self.sheet.nodes or node_id == APART):
+        if not self.wanted or not (0 <= node_id < self.sheet.nodes or node_id == UNTIMED):
             return stream
         if isinstance(stream, _Watched):  # a node that hands on its input's own stream does nothing itself
             return stream

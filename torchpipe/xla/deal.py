@@ -24,7 +24,7 @@ from torchpipe.ahead.background import RunAhead
 from torchpipe.state import Cursor
 from torchpipe.xla.loader_source import LoaderSource
 
-__all__ = ["DealtEpoch", "DevicesPosition", "Share", "Tail"]
+__all__ = ["DevicesEpoch", "DevicesPosition", "Share", "Tail"]
 
 _WAIT_S = 5.0
 
@@ -59,7 +59,7 @@ class DevicesPosition:
         return self.earlier + self.groups * len(self.ahead) + sum(self.ahead)
 
 
-class DealtEpoch:
+class DevicesEpoch:
     """One epoch, dealt to ``len(start.ahead)`` devices from ``start`` on. Thread-safe.
 
     An error of the loader is raised to every device, after the batches that were read before it; with tails that are
@@ -102,7 +102,7 @@ class DealtEpoch:
         self._read = 0  # batches since start
         self._batches = start.batches
         self._any = False  # a device has received something since start
-        self._dealt = [start.groups] * count  # batches of the epoch that were dealt, those not needed again included
+        self._assigned = [start.groups] * count  # batches of the epoch that were dealt, those not needed again included
         self._received = [start.groups + more for more in start.ahead]
         self._marks = [(start.groups, start.cursor)]  # the loader's cursor after so many groups; the oldest is needed
         self._report_at = [report_at] * count
@@ -169,8 +169,8 @@ class DealtEpoch:
 
     def _put(self, index: int, batch: Any) -> None:
         index %= self.count
-        self._dealt[index] += 1
-        if self._left[index] or self._dealt[index] <= self._received[index]:
+        self._assigned[index] += 1
+        if self._left[index] or self._assigned[index] <= self._received[index]:
             return  # nobody wants it, or it was received before the restore
         queue = self._queues[index]
         queue.append(batch)
@@ -276,7 +276,7 @@ class DealtEpoch:
 class Share:
     """What ``deal`` has for device ``index``: the source of that device's RunAhead, which never takes its state."""
 
-    def __init__(self, deal: DealtEpoch, index: int) -> None:
+    def __init__(self, deal: DevicesEpoch, index: int) -> None:
         self._deal = deal
         self._index = index
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import cloudpickle
 import torch
 
-from torchpipe.state.mapped import Places, dump_apart, load_mapped, write_file
+from torchpipe.state.mapped import Spans, dump_with_buffers, load_mapped, write_file
 from torchpipe.state.tensors import reduce_tensor
 
 __all__ = ["SharedCopy"]
@@ -36,10 +36,10 @@ class SharedCopy(Generic[T]):
     """
 
     def __init__(self, value: T) -> None:
-        pickled, buffers = dump_apart(_Pickler, value)
+        pickled, buffers = dump_with_buffers(_Pickler, value)
         self._open(*write_file("torchpipe-shared-copy", [pickled, *buffers]))
 
-    def _open(self, fd: int, offsets: Places) -> None:
+    def _open(self, fd: int, offsets: Spans) -> None:
         self._fd, self._offsets = fd, offsets
         self._close = weakref.finalize(self, _close_once, fd, os.getpid())
         self._size = os.fstat(fd).st_size
@@ -64,7 +64,7 @@ class SharedCopy(Generic[T]):
         return _receive, (os.getpid(), self._fd, self._size, self._offsets)
 
 
-def _receive(pid: int, fd: int, size: int, offsets: Places) -> SharedCopy[Any]:
+def _receive(pid: int, fd: int, size: int, offsets: Spans) -> SharedCopy[Any]:
     try:
         here = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
         if os.fstat(here).st_size != size:

@@ -21,7 +21,7 @@ from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
-from torchpipe.xla.deal import DealtEpoch, DevicesPosition, Share, Tail
+from torchpipe.xla.deal import DevicesEpoch, DevicesPosition, Share, Tail
 from torchpipe.xla.loader_source import LoaderSource, loader_start, source_policy
 
 __all__ = ["DeviceStream", "SeveralDevices"]
@@ -37,7 +37,7 @@ class DeviceStream(Iterator[Any]):
     Raises the loader's errors at their place, and IteratorInvalidated if it was closed or replaced before its end.
     """
 
-    def __init__(self, deal: DealtEpoch, index: int, mover: Backend, depth: int, name: str) -> None:
+    def __init__(self, deal: DevicesEpoch, index: int, mover: Backend, depth: int, name: str) -> None:
         stage = Stage(depth=depth, mover=mover)
         self._ahead = RunAhead(Share(deal, index), stage, SnapshotPolicy.never(), name)  # the deal keeps the position
         self._items: Iterator[Any] | None = None
@@ -146,7 +146,7 @@ class SeveralDevices:
         self._loaded: tuple[DevicesPosition, bool] | None = (
             None  # where the next epoch() is to go on, and if it may unpickle
         )
-        self._deal: DealtEpoch | None = None
+        self._deal: DevicesEpoch | None = None
         self._opaque = OpaqueWarnings()
         # Weakly: whoever drops the streams ends their threads, and the position stays here.
         self._streams: weakref.WeakSet[DeviceStream] = weakref.WeakSet()
@@ -174,7 +174,7 @@ class SeveralDevices:
             f"{type(self.loader).__name__} for {count} device{'s' if count > 1 else ''}",
         )
         host.cursor = cursor
-        deal = DealtEpoch(
+        deal = DevicesEpoch(
             source,
             host,
             start,

@@ -152,7 +152,7 @@ class Samplers:
             + (_EPOCH if _takes_epochs(part) else ())
             + (_ROLLED if isinstance(part, RolloverBatchSampler) else ())
         )
-        return Kept(part, apart=(Sampler, Dataset), names=names, others=self.generators)
+        return Kept(part, except_types=(Sampler, Dataset), names=names, others=self.generators)
 
     @property
     def owner(self) -> Any:

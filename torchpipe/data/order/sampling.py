@@ -2,8 +2,8 @@
 
 Runs in the user's process, in the thread that iterates the loader.
 
-A position in it is a count of batches and what it takes to find that place again. There are three ways, the first that
-fits: torch's own sequential and shuffled order is computed; a sampler that has a state is asked for it after each
+A position in it is a count of batches and what it takes to find that position again. There are three ways, the first
+that fits: torch's own sequential and shuffled order is computed; a sampler that has a state is asked for it after each
 batch; any other is put back to where it stood when the epoch began and run again, as far as it had been asked. Whether
 it then gave the same batches is checked: an order that depends on something else is refused.
 """
@@ -48,8 +48,8 @@ OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and where it stands."""
 
 SamplerPosition = dict[str, Any]
-"""A place in the order of a sampler that has a state of its own, as plain data: its ``state``, from which on a pass
-has to ``skip`` batches; with ``ends``, that pass is first run to its end, and the place is in the next one.
+"""A position in the order of a sampler that has a state of its own, as plain data: its ``state``, from which on a pass
+has to ``skip`` batches; with ``ends``, that pass is first run to its end, and the position is in the next one.
 
 The state is one from within a pass, before a batch of it. What a sampler tells after its last batch, or between two
 passes, may be the end of the one or the start of the other: nobody knows.
@@ -81,7 +81,7 @@ class Order(ABC):
 
     @abstractmethod
     def state(self, number: int) -> tuple[OrderState, dict[str, Any] | None]:
-        """(how to find the place before batch ``number`` again, where the generators stand). Any thread.
+        """(how to find the position before batch ``number`` again, where the generators stand). Any thread.
 
         Called for numbers that grow. No generators: no later order is drawn from them.
         """
@@ -193,7 +193,7 @@ def _is_shuffled(sampler: Any) -> bool:
 
 
 class _Computed(Order):
-    """Of ``range(n)`` or ``torch.randperm(n)``: any place is found at once, from the seed that was drawn.
+    """Of ``range(n)`` or ``torch.randperm(n)``: any position is found at once, from the seed that was drawn.
 
     n and the size of batches are those with which the epoch began: a position counts by them.
     """
@@ -281,7 +281,7 @@ class _Asked:
 
 
 class _Sampled(Order):
-    """Of any sampler: by its state, or by running it again. What that gives beyond its place waits in ``_queue``."""
+    """Of any sampler: by its state, or by running it again. What that gives beyond its position waits in ``_queue``."""
 
     def __init__(
         self,

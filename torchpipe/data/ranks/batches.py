@@ -223,7 +223,7 @@ class RankedSampler(DistributedSampler[Any]):
 
 
 class _RankedOrder(Order):
-    """This rank's batches of an epoch, from a position on; any place is found at once."""
+    """This rank's batches of an epoch, from a position on; any position is found at once."""
 
     may_run_ahead = True
 

@@ -61,7 +61,7 @@ class PiecePlan(Sequence[Piece]):
     though they are larger, by why that is.
     """
 
-    holds_data_alone = True
+    holds_only_data = True
 
     def __init__(self, paths: Sequence[str], unit: str, cuts: Sequence[_Cut]) -> None:
         self.paths = tuple(paths)
@@ -72,9 +72,11 @@ class PiecePlan(Sequence[Piece]):
         spans = [cut.spans() for cut in cuts]
         self._files = np.repeat(np.arange(len(cuts)), [len(part) for part in spans])
         self._spans = np.concatenate(spans)  # of int64: start and stop, _WHOLE of whole files
-        known = [cut.rows for cut in cuts if cut.rows is not None]
-        self.rows: np.ndarray[Any, Any] | None = np.concatenate(known) if len(known) == len(cuts) else None
-        self.group_counts = np.array([len(part) for part in known], np.int64)  # of each file
+        rows_of_files = [cut.rows for cut in cuts if cut.rows is not None]
+        self.rows: np.ndarray[Any, Any] | None = (
+            np.concatenate(rows_of_files) if len(rows_of_files) == len(cuts) else None
+        )
+        self.group_counts = np.array([len(part) for part in rows_of_files], np.int64)  # of each file
         self._first_rows = np.cumsum([0, *self.group_counts])
 
     def to_data(self) -> dict[str, Any]:
@@ -212,8 +214,8 @@ def _at_starts(form: Format, path: str, wanted: _Wanted) -> _Cut:
     else:
         starts = form.scan(path)
     first, *inner, size = _even(path, cut.size, wanted)
-    places = np.unique(np.searchsorted(starts, inner))
-    cuts = starts[places[places < len(starts)]]
+    found = np.unique(np.searchsorted(starts, inner))
+    cuts = starts[found[found < len(starts)]]
     if index is not None and not is_remote(path):
         try:
             form.check(path, cuts)
@@ -292,23 +294,23 @@ def plan_pieces(
     else:
         threads = ThreadPoolExecutor(min(_THREADS, len(distinct)), "torchpipe-pieces")
         try:
-            cuts = list(_told(threads.map(lambda path: cutter(path, wanted), distinct), len(distinct), began))
+            cuts = list(_warned(threads.map(lambda path: cutter(path, wanted), distinct), len(distinct), began))
         finally:
             threads.shutdown(cancel_futures=True)
-    known = dict(zip(distinct, cuts))
-    plan = PiecePlan(paths, unit, [known[path] for path in paths])
+    rows_of_files = dict(zip(distinct, cuts))
+    plan = PiecePlan(paths, unit, [rows_of_files[path] for path in paths])
     took_s = time.monotonic() - began
     if took_s > _SLOW_S:
         _log.info("%d files were looked up and planned as %d pieces in %.1f s", len(paths), len(plan), took_s)
     return plan
 
 
-def _told(cuts: Iterable[_Cut], count: int, began: float) -> Iterator[_Cut]:
+def _warned(cuts: Iterable[_Cut], count: int, began: float) -> Iterator[_Cut]:
     """``cuts``, with a line every few seconds that says how many of ``count`` there are."""
-    told_s = began
+    warned_s = began
     for done, cut in enumerate(cuts, 1):
         yield cut
         now_s = time.monotonic()
-        if now_s - told_s > _TELL_S and done < count:
+        if now_s - warned_s > _TELL_S and done < count:
             _log.warning("pieces are being planned: %d of %d files in %.0f s", done, count, now_s - began)
-            told_s = now_s
+            warned_s = now_s

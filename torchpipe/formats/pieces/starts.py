@@ -26,9 +26,9 @@ _HEADER_BYTES = 1 << 12  # read at a time
 
 @dataclass(frozen=True)
 class Format:
-    """``scan(path)``: the places, in ascending order, of a local file; ``indexed(path, index, size)``: those that an
-    index has, ValueError if it does not fit; ``check(path, places)``: ValueError unless something begins at each of
-    these places of a local file.
+    """``scan(path)``: the positions, in ascending order, of a local file; ``indexed(path, index, size)``: those that an
+    index has, ValueError if it does not fit; ``check(path, positions)``: ValueError unless something begins at each of
+    these positions of a local file.
     """
 
     scan: Callable[[str], Any]
@@ -71,8 +71,8 @@ def _joined(starts: Any, undivided: list[tuple[int, int]]) -> Any:
 
 
 def _indexed_samples(path: str, index: Index, size: int) -> Any:
-    """Of DALI's ``wds2idx``: "v1.2 COUNT", and in a line for each sample ending, place, size and name of each file (no
-    name in v1.1). Of Megatron-Energon: the place of each sample, and the end, as uint64.
+    """Of DALI's ``wds2idx``: "v1.2 COUNT", and in a line for each sample ending, position, size and name of each file
+    (no name in v1.1). Of Megatron-Energon: the place of each sample, and the end, as uint64.
     """
     if index.content.startswith(b"v1."):
         starts = _of_wds2idx(index)
@@ -105,14 +105,14 @@ def _of_wds2idx(index: Index) -> Any:
     return np.array(ends, np.int64)
 
 
-def _check_samples(path: str, places: Any) -> None:
+def _check_samples(path: str, positions: Any) -> None:
     content = Content(path, None, buffer_bytes=_HEADER_BYTES)
     try:
-        for place in map(int, places):
+        for position in map(int, positions):
             files = TarFiles(content)
-            content.go_back(place)
-            files.begin_at(place)
-            with suppress(EOFError):  # it is cut off behind this place
+            content.go_back(position)
+            files.begin_at(position)
+            with suppress(EOFError):  # it is cut off behind this position
                 files.next()
     finally:
         content.close()
@@ -126,11 +126,11 @@ def _scan_records(path: str) -> Any:
     return np.array(starts, np.int64)
 
 
-def _check_records(path: str, places: Any) -> None:
+def _check_records(path: str, positions: Any) -> None:
     with open(path, "rb", buffering=_HEADER_BYTES) as file:
-        for place in map(int, places):
-            file.seek(place)
-            check_record(path, file.read, place)
+        for position in map(int, positions):
+            file.seek(position)
+            check_record(path, file.read, position)
 
 
 SAMPLES = Format(_scan_samples, _indexed_samples, _check_samples)

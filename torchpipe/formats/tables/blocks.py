@@ -103,7 +103,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 class TableRecords(Records[Any]):
     """Rows as dicts, or batches of ``batch_size`` rows; the last one of a block may have fewer.
 
-    Place: the block, and the row in it, of the rows that are handed out. Going there decodes that block alone.
+    Position: the block, and the row in it, of the rows that are handed out. Going there decodes that block alone.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class TableRecords(Records[Any]):
         batch = self._cut(first, last)
         self._row += last - first
         if last - first < self._unit:
-            self._leave_block()  # so that a place in a block is one between whole batches
+            self._leave_block()  # so that a position in a block is one between whole batches
         return batch
 
     def _cutter(self, chunk: Any) -> Callable[[int, int], Any]:
@@ -210,13 +210,13 @@ class TableRecords(Records[Any]):
     def leave_out(self) -> bool:
         return self._to_chunk() and super().leave_out()  # what cannot be decoded at all raises
 
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         return {"block": self._block, "row": self._row}
 
-    def go_to(self, place: dict[str, Any]) -> None:
-        block, row = place["block"], place["row"]
+    def go_to(self, position: dict[str, Any]) -> None:
+        block, row = position["block"], position["row"]
         if not (type(block) is int and type(row) is int and 0 <= block <= self._blocks.count and row >= 0):
-            raise StateError(f"the state names no row of {self.path}, but {place!r:.60}")
+            raise StateError(f"the state names no row of {self.path}, but {position!r:.60}")
         length = self._blocks.length(block) if block < self._blocks.count else 0
         if (length is not None and row > length) or row % self._unit:
             raise StateError(f"{self.path} has no row {row} in its block {block} to go on from: is it the same file?")

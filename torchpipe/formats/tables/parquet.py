@@ -141,7 +141,7 @@ class ParquetBlocks(Blocks):
 
 
 class RowGroups(Records[Any]):
-    """(path, number) of each row group of a parquet file. Place: the number."""
+    """(path, number) of each row group of a parquet file. Position: the number."""
 
     def __init__(self, path: str, storage_options: Mapping[str, Any] | None) -> None:
         self._file, self.stamp = open_parquet(path, storage_options)
@@ -164,11 +164,11 @@ class RowGroups(Records[Any]):
         self._next += passed
         return passed
 
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         return {"group": self._next}
 
-    def go_to(self, place: dict[str, Any]) -> None:
-        group = place["group"]
+    def go_to(self, position: dict[str, Any]) -> None:
+        group = position["group"]
         if type(group) is not int or not 0 <= group <= self._count:
             raise StateError(f"{self.path} has {self._count} row groups, and the state names number {group!r:.40}")
         self._next = group

@@ -39,7 +39,7 @@ class OnePerItem(OneInput[T_co]):
 
 
 class SeveralInputs(IterDataPipe[T_co]):
-    """A node with inputs of equal standing, ``datapipes``."""
+    """A node with several equal inputs, ``datapipes``."""
 
     form: ClassVar[str]
 

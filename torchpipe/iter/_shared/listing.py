@@ -1,4 +1,4 @@
-"""The base of nodes that list files: masks, and a place in lists that may change."""
+"""The base of nodes that list files: masks, and a position in lists that may change."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _ListIterator(NodeIterator[str]):
     def __init__(self, node: Lister, context: Context) -> None:
         self.given = node.roots if isinstance(node.roots, tuple) else None
         super().__init__(node, context, *(() if self.given is not None else (node.roots,)))
-        self.root: int | str | None = None  # what is being listed: its place among the given roots, or a path
+        self.root: int | str | None = None  # what is being listed: its position among the given roots, or a path
         self.paths: Sequence[str] | None = None  # in it; None if not listed yet
         self.position = 0
         self.files: Any = None  # which they are

@@ -74,8 +74,8 @@ class FilePieces(Switched[Piece]):
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.own_seed: int | None = None
         self.enabled = _checked_switch(shuffle)
-        known = paths.paths if isinstance(paths, PathList) else None
-        found = expand_paths("FilePieces", paths, storage_options) if known is None else known
+        expanded = paths.paths if isinstance(paths, PathList) else None
+        found = expand_paths("FilePieces", paths, storage_options) if expanded is None else expanded
         make = partial(plan_pieces, found, unit, self.piece_bytes, self.compression, self.storage_options)
         self.plan_file = check_plan_file(plan_file)
         asked = {"unit": unit, "piece_bytes": self.piece_bytes, "compression": self.compression}

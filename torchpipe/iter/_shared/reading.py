@@ -1,8 +1,8 @@
-"""Bases of the nodes that read the records of files, with an exact place.
+"""Bases of the nodes that read the records of files, with an exact position.
 
 The input gives paths or pieces of files (``FileReader``), or files that are open already (``StreamReader``). The state
-is the input's *before* the current file and the place within it: resuming pulls the item again, opens the file and goes
-there.
+is the input's *before* the current file and the position within it: resuming pulls the item again, opens the file and
+goes there.
 A sharding point straight after a ``FileReader`` makes it pass over the records that the shard does not keep, which a
 format can do without making them.
 """
@@ -148,7 +148,7 @@ class _RecordsIterator(ExpandingIterator[T]):
 
     def may_go_on(self, failed: Records[T]) -> bool:
         """True if it is one record of this pass's own that is wrong."""
-        return failed.has_places
+        return failed.has_positions
 
     def to_replay(self) -> tuple[str, int]:
         if self._loaded is None and not isinstance(self._current, Records):
@@ -174,12 +174,12 @@ class _RecordsIterator(ExpandingIterator[T]):
         except Exception as error:
             records.failed = True
             error.add_note(f"{node_name(self.node)}: while reading {records.path}, {records.where()}")
-            place = f"{records.path}, {records.where()}"
+            position = f"{records.path}, {records.where()}"
             if (failures := self.context.failures) is not None and failures.skips and self.may_go_on(records):
                 self._behind = self._passed_over(records)
             if self._behind is None:
-                records.close()  # its place is still known
-            self._failed = Spot(place if self._behind is not None else f"{place} and what is behind it")
+                records.close()  # its position is still known
+            self._failed = Spot(position if self._behind is not None else f"{position} and what is behind it")
             self._failed.path, self._failed.rest = records.path, self._behind is None
             raise
         records.close()
@@ -191,9 +191,9 @@ class _RecordsIterator(ExpandingIterator[T]):
             return failed
         again = None
         try:
-            place = failed.state_dict()
+            position = failed.state_dict()
             again = self.open_again()
-            again.load_state_dict(place)
+            again.load_state_dict(position)
             again.follow(failed)
             if again.leave_out():
                 return again
@@ -226,7 +226,7 @@ class _StreamIterator(_RecordsIterator[T]):
         except Exception as error:
             error.add_note(f"{node_name(self.node)}: while opening {path}")
             raise
-        return records if records.has_places else _InOrder(records)
+        return records if records.has_positions else _InOrder(records)
 
     def open_again(self) -> Records[T]:
         path, stream = path_and_stream(self.node.form, self._item, binary=self.node.binary)
@@ -235,7 +235,7 @@ class _StreamIterator(_RecordsIterator[T]):
 
 
 class _InOrder(Iterator[T]):
-    """The records of a stream that cannot seek: they have no place to go to."""
+    """The records of a stream that cannot seek: they have no position to go to."""
 
     def __init__(self, records: Records[T]) -> None:
         self.records = records

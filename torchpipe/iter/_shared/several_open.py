@@ -111,71 +111,71 @@ class SeveralOpenIterator(NodeIterator[R]):
         if self.context.host.announces and self.to_replay()[1]:
             announce_replay(*self.to_replay())
 
-    def next_of(self, place: Opened) -> Any:
+    def next_of(self, opened: Opened) -> Any:
         """The next part, or the mark of the end. Opens what is not open yet."""
-        if place.again:
-            self._open_again(place)
-        elif place.parts is None and place.left is None:
-            self._open(place, RandomStates.now())
-        if place.left is not None:
-            if place.handed_out == len(place.left):
+        if opened.again:
+            self._open_again(opened)
+        elif opened.parts is None and opened.left is None:
+            self._open(opened, RandomStates.now())
+        if opened.left is not None:
+            if opened.handed_out == len(opened.left):
                 self.context.shared.course.note(self.opened)
                 return END
-            part = place.left[place.handed_out]
+            part = opened.left[opened.handed_out]
         else:
-            first = place.handed_out == 0 and not is_stateful(place.parts)
+            first = opened.handed_out == 0 and not is_stateful(opened.parts)
             before = RandomStates.now() if first else None
-            part = next(place.parts, END)
+            part = next(opened.parts, END)
             if part is not END:
                 part = copy_item(part)  # a generator may go on with what it has handed out
             else:
                 self.context.shared.course.note(self.opened)
             if before is not None:
-                self._check_draws(before, place.item)
-        place.handed_out += 1
+                self._check_draws(before, opened.item)
+        opened.handed_out += 1
         return part
 
-    def _open(self, place: Opened, before: RandomStates) -> None:
-        result: Any = self.fn(copy_item(place.item))  # a resume calls it again with the item as it came
+    def _open(self, opened: Opened, before: RandomStates) -> None:
+        result: Any = self.fn(copy_item(opened.item))  # a resume calls it again with the item as it came
         if is_node(result):
-            place.parts = self.context.for_opened(self.node, result, place.number).iterate(result)
+            opened.parts = self.context.for_opened(self.node, result, opened.number).iterate(result)
             return
         parts = positioned(self.form, result, self.fn)
-        self._check_draws(before, place.item)
+        self._check_draws(before, opened.item)
         if isinstance(parts, list):
-            place.left = separated(parts)
+            opened.left = separated(parts)
         else:
-            place.parts = parts
+            opened.parts = parts
 
-    def _open_again(self, place: Opened) -> None:
+    def _open_again(self, opened: Opened) -> None:
         """Go to where it stood. What is drawn meanwhile from the global random states is thrown away, and refused."""
-        place.again = False
+        opened.again = False
         scratch = GlobalRandom(_SCRATCH)
         with scratch, self.context.shared.course.aside():
             before = RandomStates.now()
-            self._open(place, before)
-            if place.left is not None:
+            self._open(opened, before)
+            if opened.left is not None:
                 raise StateError(
-                    f"{callable_name(self.fn)} made an iterator of {place.item!r:.80} when the state was saved, and "
+                    f"{callable_name(self.fn)} made an iterator of {opened.item!r:.80} when the state was saved, and "
                     "makes a container now: is it the same function?"
                 )
-            parts, loaded, place.loaded = place.parts, place.loaded, None
+            parts, loaded, opened.loaded = opened.parts, opened.loaded, None
             if loaded is not None:
                 if not is_stateful(parts):
                     raise StateError(
-                        f"the state holds that of an iterator over {place.item!r:.80}, and {callable_name(self.fn)} "
+                        f"the state holds that of an iterator over {opened.item!r:.80}, and {callable_name(self.fn)} "
                         f"made a {type(parts).__name__} of it, without load_state_dict(): is it the same function?"
                     )
                 with refusing_misfits(f"the iterator in {node_name(self.node)}"):
                     parts.load_state_dict(loaded)
                 return
-            for done in range(0 if is_stateful(parts) else place.handed_out):
+            for done in range(0 if is_stateful(parts) else opened.handed_out):
                 if next(parts, END) is END:
                     raise StateError(
-                        f"{place.item!r:.80} gave only {done} items, and had given {place.handed_out} when the state "
+                        f"{opened.item!r:.80} gave only {done} items, and had given {opened.handed_out} when the state "
                         "was saved: is the data the same?"
                     )
-            self._check_draws(before, place.item)
+            self._check_draws(before, opened.item)
 
     def _check_draws(self, before: RandomStates, item: Any) -> None:
         """Raises: GraphError if it has drawn. Where other threads draw from the same states, it cannot be told."""

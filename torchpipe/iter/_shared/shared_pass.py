@@ -40,7 +40,7 @@ class Container(IterDataPipe[Any]):
 
     shared = True
     names_files = True  # if its input does
-    in_step = True  # is something of every item for each branch? Then it is a branch's lag that is bounded
+    in_step = True  # True if something of every item is for each branch: then how far a branch is behind is bounded
     alike = False  # True if it is the item itself
     fingerprint_ignores = ("buffer_size",)  # a bound: it says when there is an error, not what is dealt
     form: ClassVar[str]
@@ -117,7 +117,7 @@ class SharedPass(NodeIterator[Any]):
         # Of which branch the context is, is by chance: it is the graph that says what is paired
         failures = context.failures
         if failures is not None:
-            failures = failures.at_place if _is_alone(node, context) else failures.of_branches()
+            failures = failures.at_position if _reads_once(node, context) else failures.of_branches()
         super().__init__(node, replace(context, lends=True, failures=failures), node.source)
         self.watch_inputs()
         context.shared.course.alters |= context.shared.course.kept and not node.in_step
@@ -149,7 +149,7 @@ class SharedPass(NodeIterator[Any]):
             if self._ended:
                 return _END
             if self.node.in_step and bounded:
-                self._check_lag(branch)
+                self._check_limit(branch)
             self._pulls = True
             item = next(self.source.items(), _END)
             self._pulls = False
@@ -173,30 +173,30 @@ class SharedPass(NodeIterator[Any]):
             self.keeper.used(waiting[0], stays=self.waits_elsewhere(branch))
         return waiting.popleft()
 
-    def leaves_out(self) -> bool:
+    def can_leave_out(self) -> bool:
         """An exception came out of :meth:`next_for`: can the item be left out, and does the pass go on behind it?
 
         Not if it is the input's, which has no ``on_error`` behind it here, or does not go on.
         """
-        return not self.overflown and not self._pulls and _is_alone(self.node, self.context)
+        return not self.overflown and not self._pulls and _reads_once(self.node, self.context)
 
     def waits_elsewhere(self, branch: int) -> bool:
         """Of branches that are ``alike``: has another one yet to read what ``branch`` has read last?"""
         return self.node.alike and any(self._read[other] < self._read[branch] for other in self.expected)
 
-    def _owed(self, branch: int) -> int:
+    def _not_read_again(self, branch: int) -> int:
         """Items that had been read when the state was saved, and were not yet again."""
         return max(0, self._floor[branch] - self._read[branch])
 
-    def _check_lag(self, branch: int) -> None:
+    def _check_limit(self, branch: int) -> None:
         limit = self.node.buffer_size
         for other in self.expected:
-            if other != branch and len(self._waiting[other]) - self._owed(other) >= limit >= 0:
+            if other != branch and len(self._waiting[other]) - self._not_read_again(other) >= limit >= 0:
                 raise self._overflow(branch, other)
 
     def _check_room(self, branch: int, target: int) -> None:
         limit = self.node.buffer_size
-        if sum(map(len, self._waiting)) - sum(map(self._owed, self.expected)) >= limit >= 0:
+        if sum(map(len, self._waiting)) - sum(map(self._not_read_again, self.expected)) >= limit >= 0:
             raise self._overflow(branch, target)
 
     def _overflow(self, branch: int, other: int) -> BufferError:
@@ -342,7 +342,7 @@ class _BranchIterator(NodeIterator[Any]):
         return self.get_state() | {"inputs": [self.shared.state_for(self.node.instance_id)]}
 
     def leave_out(self) -> bool:
-        return not self._deals or self.shared.leaves_out()
+        return not self._deals or self.shared.can_leave_out()
 
     def lost(self, of_input: bool) -> int | None:
         if of_input or not self.leave_out():
@@ -369,7 +369,7 @@ class _BranchIterator(NodeIterator[Any]):
         super().close()
 
 
-def _is_alone(container: Container, context: Context) -> bool:
+def _reads_once(container: Container, context: Context) -> bool:
     """True if what is lost before ``container`` leaves in step whatever is paired behind it: each node that pairs its
     inputs reads them through one node, which loses the same for all of them. That is ``container`` itself, say, unless
     it or one behind it deals each item to one branch: nobody can tell which branch would have got what is lost.

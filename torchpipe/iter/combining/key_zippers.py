@@ -30,8 +30,8 @@ class _ZipWithIterIterator(CountingIterator[Any]):
 
     def __init__(self, node: IterKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, node.source)
-        failures = context.failures  # a reference is found by its key, whatever its place is
-        by_key = context if failures is None else replace(context, failures=failures.at_place)
+        failures = context.failures  # a reference is found by its key, whatever its position is
+        by_key = context if failures is None else replace(context, failures=failures.at_position)
         self.inputs = (*self.inputs, by_key.iterate(node.reference))
         self.key_fn = self.with_retries(node.key_fn)
         self.ref_key_fn = self.key_fn if node.ref_key_fn is None else self.with_retries(node.ref_key_fn)
@@ -106,7 +106,7 @@ class IterKeyZipper(OnePerItem[Any]):
     """
 
     iterator = _ZipWithIterIterator
-    pairs = False  # by key, not by place
+    pairs = False  # by key, not by position
 
     def __init__(
         self,

@@ -186,5 +186,5 @@ def _joined(batches: list[Any], collated: bool) -> Any:
     if isinstance(first, Mapping):
         joined = [_joined([batch[name] for batch in batches], collated) for name in first]
     else:
-        joined = [_joined([batch[place] for batch in batches], collated) for place in range(len(first))]
+        joined = [_joined([batch[index] for batch in batches], collated) for index in range(len(first))]
     return _made_as(first, joined)

@@ -46,8 +46,8 @@ class _RandomMapIterator(CountingIterator[R]):
 class RandomMapper(OnePerItem[R]):
     """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item alone.
 
-    What an item draws is a function of seed, epoch, shard, place in the graph and index, whatever happened before it:
-    the way to write augmentation that does not depend on workers, prefetching or resuming.
+    What an item draws is a function of seed, epoch, shard, position in the graph and index, whatever happened before
+    it: the way to write augmentation that does not depend on workers, prefetching or resuming.
 
     State: a key and the number of items; that of ``fn`` if it has any.
 

@@ -105,9 +105,9 @@ class _ShuffleIterator(SelectingIterator[T]):
 class Shuffler(Switchable[T]):
     """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left.
 
-    The order is a function of seed, epoch and place in the graph. Before ``sharding_filter`` all shards shuffle alike,
-    which keeps their shares apart; after it, each has an order of its own. A buffer as large as the data gives every
-    order the same chance. ``unbatch_level`` takes lists apart first, as ``unbatch`` does.
+    The order is a function of seed, epoch and position in the graph. Before ``sharding_filter`` all shards shuffle
+    alike, which keeps their shares apart; after it, each has an order of its own. A buffer as large as the data gives
+    every order the same chance. ``unbatch_level`` takes lists apart first, as ``unbatch`` does.
 
     Of a source that is read by position (a sequence, a map-style node; ``sharding_filter``, ``header``, ``concat`` and
     other shuffles of these) the buffer holds positions, and each item is made when it is handed out: the buffer is

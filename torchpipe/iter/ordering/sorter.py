@@ -135,7 +135,7 @@ class _WindowIterator(SelectingIterator[T]):
                 return
             order = permutation((*self.key, self.windows), len(window))
             self.windows += 1
-            self.left = [window[place] for place in order]
+            self.left = [window[index] for index in order]
 
     def close(self) -> None:
         super().close()

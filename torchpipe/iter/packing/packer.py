@@ -39,7 +39,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         self.ready: deque[Bin] = deque()  # packs to be handed out
         self.counts = {"samples": 0, "truncated": 0, "dropped": 0}
         self.loaded = False  # True while ``layout`` is a state's, and no sample has been compared with it
-        self.place = self._concatenate if node.strategy == "concat" else self._fit
+        self.put_in = self._concatenate if node.strategy == "concat" else self._fit
 
     def get_state(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(self.counts)
@@ -63,13 +63,13 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
                 self.rest = stored_segment(state["rest"], self.layout)
 
     def run(self) -> Iterator[dict[str, Any]]:
-        source, ready, place = self.source.items(), self.ready, self.place
+        source, ready, put_in = self.source.items(), self.ready, self.put_in
         while True:
             while ready:
                 yield self._finished(ready.popleft())
             if self.rest is not None:
                 segment, self.rest = self.rest, None
-                place(segment)
+                put_in(segment)
                 continue
             item = next(source, _END)
             if item is _END:
@@ -80,7 +80,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
                 continue
             whole = self._read(item)
             if whole is not None:
-                place(whole)
+                put_in(whole)
 
     def _finished(self, done: Bin) -> dict[str, Any]:
         return done.finished(self._pads(done.layout))

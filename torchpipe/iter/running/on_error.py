@@ -33,7 +33,7 @@ class OnError(OneInput[T_co]):
     over what was opened, or one round: each has a ``budget`` of its own. What was left out in it stays in the state of
     the whole, counted once, when it is over.
 
-    Where a node pairs its inputs by their places (``zip``, ``zip_longest``, nodes of yours with several inputs,
+    Where a node pairs its inputs by their positions (``zip``, ``zip_longest``, nodes of yours with several inputs,
     unless they say ``pairs = False``), the
     whole tuple is left out, so that its branches stay in step. In between, each item has to stand for one item (``map``
     and the like, readers, ``sharding_filter``; of ``batch``, the batch goes); behind a ``filter``, ``shuffle`` or
@@ -121,6 +121,6 @@ class _OnErrorIterator(NodeIterator[T_co]):
         self._check_unstarted()
         if isinstance(state, dict) and LEFT_OUT in state:
             self.failures.load(state[LEFT_OUT])
-            self.context.shared.skipping.update(entry[0] for entry in self.failures.noted)
+            self.context.shared.skipping.update(entry[0] for entry in self.failures.recorded)
             state = {key: value for key, value in state.items() if key != LEFT_OUT}
         self.source.load_state_dict(state)

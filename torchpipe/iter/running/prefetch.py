@@ -42,6 +42,6 @@ class Prefetcher(OnePerItem[T_co]):
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         travels = context.failures is not None and context.failures.travels
         # Branches of one pass are read in one thread; a thread that has met an exception does not go on behind it
-        if not context.host.threads or travels or context.graph.reads_apart(self):
+        if not context.host.threads or travels or context.graph.reads_separately(self):
             return context.iterate(self.source)
         return RunAheadIterator(self, context, self.source, Stage(depth=self.buffer_size))

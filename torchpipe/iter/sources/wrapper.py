@@ -163,7 +163,7 @@ class _SequenceIterator(NodeIterator[T]):
         items = self._items()
         if type(items) is tuple and not (self.node.deepcopy and holds_mutable(items)):
             return items.__getitem__
-        read = (lambda place: copy_item(items[place])) if self.node.deepcopy else (lambda place: items[place])
+        read = (lambda index: copy_item(items[index])) if self.node.deepcopy else (lambda index: items[index])
         return self.drawing(self.with_retries(read))
 
     def current(self) -> object:

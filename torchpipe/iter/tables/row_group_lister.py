@@ -76,7 +76,7 @@ class RowGroupLister(FileReader[tuple[str, int]]):
 class _Groups(Sequence[tuple[str, int]]):
     """The row groups of all files of a plan."""
 
-    holds_data_alone = True
+    holds_only_data = True
 
     def __init__(self, plan: PiecePlan) -> None:
         self._paths, self._sizes = plan.paths, plan.sizes

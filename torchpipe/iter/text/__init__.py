@@ -1,3 +1,3 @@
-"""Reading text files record by record, from any place in them."""
+"""Reading text files record by record, from any position in them."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""``read_csv``: the rows of CSV files, from any place on."""
+"""``read_csv``: the rows of CSV files, from any position on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CsvReader(ContentReader[Any]):
     :func:`csv.reader` (``delimiter="\\t"``), with ``strict=True`` for a default, so that a quote that is never closed
     is an error.
 
-    State: the place in the file in bytes, at which resuming goes on at once; in a compressed file as
+    State: the position in the file in bytes, at which resuming goes on at once; in a compressed file as
     :class:`~torchpipe.iter.TextLineReader`.
 
     Raises: TypeError for unknown ``fmtparams``, ValueError for ``columns`` without a header; while iterating,

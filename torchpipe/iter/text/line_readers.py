@@ -1,4 +1,4 @@
-"""``read_lines`` and ``read_jsonl``: the lines of text files and the JSON values in them, from any place on."""
+"""``read_lines`` and ``read_jsonl``: the lines of text files and the JSON values in them, from any position on."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class TextLineReader(_LineReader[str]):
     globs may stand. URLs are opened by fsspec with ``storage_options``. ``compression`` is ``"gzip"``, ``"bz2"``,
     ``"xz"``, ``"zstd"`` or None; ``"infer"`` goes by the file's ending. A byte order mark is left out.
 
-    State: the place in the file in bytes, at which resuming goes on at once. In a compressed file it begins with the
-    member (the frame) around the place, and announces what is decompressed again by a
+    State: the position in the file in bytes, at which resuming goes on at once. In a compressed file it begins with the
+    member (the frame) around the position, and announces what is decompressed again by a
     :class:`~torchpipe.ReplayWarning` from 64 MiB on. A sharding point straight after it passes over lines without
     decoding them.
 
@@ -60,7 +60,7 @@ class JsonlReader(_LineReader[Any]):
     globs may stand. URLs are opened by fsspec with ``storage_options``. ``compression`` is ``"gzip"``, ``"bz2"``,
     ``"xz"``, ``"zstd"`` or None; ``"infer"`` goes by the file's ending.
 
-    State: the place in the file in bytes, at which resuming goes on at once; in a compressed file as
+    State: the position in the file in bytes, at which resuming goes on at once; in a compressed file as
     :class:`~torchpipe.iter.TextLineReader`. A sharding point straight after it passes over lines without parsing them.
 
     Raises: while iterating, ValueError for a line that is no JSON, with the path, line and byte; else as

@@ -79,9 +79,9 @@ def _find(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, State]]
             if depth < _MOST_DEEP:
                 yield from _find(item, f"{where}.{key}" if where else str(key), depth + 1)
     elif isinstance(value, list | tuple):
-        for place, item in enumerate(value):
+        for index, item in enumerate(value):
             if depth < _MOST_DEEP:
-                yield from _find(item, f"{where}[{place}]", depth + 1)
+                yield from _find(item, f"{where}[{index}]", depth + 1)
 
 
 def shown(where: str, state: State) -> str:
@@ -127,7 +127,7 @@ def _short(value: Any) -> str:
 
 
 def differences(first: Mapping[str, State], second: Mapping[str, State]) -> list[dict[str, str]]:
-    """Each place where two files' states differ. ``-`` stands for what is missing."""
+    """Each position where two files' states differ. ``-`` stands for what is missing."""
     if len(first) == len(second) == 1:  # wherever they stand
         second = dict(zip(first, second.values()))
     ours, theirs = (dict(_flat(as_data(states), "")) for states in (first, second))
@@ -143,7 +143,7 @@ def _flat(value: Any, where: str) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             yield from _flat(item, f"{where}.{key}" if where else key)
     elif isinstance(value, list) and value:
-        for place, item in enumerate(value):
-            yield from _flat(item, f"{where}[{place}]")
+        for index, item in enumerate(value):
+            yield from _flat(item, f"{where}[{index}]")
     else:
         yield where, json.dumps(value)

@@ -25,11 +25,11 @@ def loader_of(target: str, workers: int | None = None) -> Any:
     A graph gets ``workers`` worker processes, or runs in process. Raises: ValueError for a target that is neither, or
     ``workers`` with a loader, which has its own; ImportError; what the user's own code raises.
     """
-    place, colon, name = target.rpartition(":")
-    if not colon or not place or not name:
+    module, colon, name = target.rpartition(":")
+    if not colon or not module or not name:
         raise ValueError(f"{target!r} should be MODULE:NAME, such as training.data:make_loader, or FILE.py:NAME")
-    value: Any = _module(place)
-    where = place
+    value: Any = _module(module)
+    where = module
     for part in name.split("."):
         if not hasattr(value, part):
             names = [item for item in vars(value) if not item.startswith("_")] if hasattr(value, "__dict__") else []
@@ -49,21 +49,21 @@ def loader_of(target: str, workers: int | None = None) -> Any:
     return DataLoader2(value, reading_service=_service(workers))
 
 
-def _module(place: str) -> ModuleType:
-    if place.startswith(".") and not place.endswith(".py"):
-        raise ValueError(f"{place!r} is relative to no package: name the module as it is imported, or its file")
-    if not place.endswith(".py"):
+def _module(target: str) -> ModuleType:
+    if target.startswith(".") and not target.endswith(".py"):
+        raise ValueError(f"{target!r} is relative to no package: name the module as it is imported, or its file")
+    if not target.endswith(".py"):
         if "" not in sys.path:  # as `python -m` does; a console script's path begins with its own folder
             sys.path.insert(0, "")
         importlib.invalidate_caches()
-        return importlib.import_module(place)
-    path = Path(place).resolve()
+        return importlib.import_module(target)
+    path = Path(target).resolve()
     if not path.is_file():
-        raise ValueError(f"there is no file {place}, seen from {os.getcwd()}")
+        raise ValueError(f"there is no file {target}, seen from {os.getcwd()}")
     # Under its own name and with its folder on the path, so that worker processes find it too.
     sys.path.insert(0, str(path.parent))
     if path.stem in sys.modules:
-        raise ValueError(f"{place} has the name of the module {path.stem!r}, which is imported already: rename it")
+        raise ValueError(f"{target} has the name of the module {path.stem!r}, which is imported already: rename it")
     return importlib.import_module(path.stem)
 
 

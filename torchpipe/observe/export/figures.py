@@ -6,21 +6,15 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
+from torchpipe.observe.source import NewEvents, Source
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.service import NewEvents
 from torchpipe.stats.text import spent_s
 
-__all__ = ["Measurement", "Measurements", "Source"]
+__all__ = ["Measurement", "Measurements"]
 
 Labels = tuple[tuple[str, str], ...]
-
-
-class Source(Protocol):
-    """A loader."""
-
-    def stats(self) -> LoaderStats: ...
 
 
 @dataclass(frozen=True)

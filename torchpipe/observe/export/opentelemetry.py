@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from torchpipe.compat.packages import needs
-from torchpipe.observe.export.figures import Measurements, Source
+from torchpipe.observe.export.figures import Measurements
+from torchpipe.observe.source import NewEvents, Source
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.service import NewEvents
 
 __all__ = ["OpenTelemetryExporter"]
 

@@ -9,7 +9,8 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from torchpipe.compat.packages import needs
-from torchpipe.observe.export.figures import Measurements, Source
+from torchpipe.observe.export.figures import Measurements
+from torchpipe.observe.source import Source
 
 __all__ = ["PrometheusExporter"]
 

@@ -6,9 +6,8 @@ import os
 from typing import Any, Self
 
 from torchpipe.compat.packages import needs
-from torchpipe.observe.export.figures import Source
+from torchpipe.observe.source import NewEvents, Source
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.service import NewEvents
 from torchpipe.stats.text import own_shares
 
 __all__ = ["TensorBoardExporter"]

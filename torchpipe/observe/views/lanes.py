@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from torchpipe.observe.source import NewEvents
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.service import NewEvents
 from torchpipe.stats.text import spent_s
 
 if TYPE_CHECKING:

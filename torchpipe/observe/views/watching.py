@@ -12,20 +12,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from torchpipe.observe.source import Source
 from torchpipe.observe.views.live import Pace, drawn, page, progress_line
 from torchpipe.observe.views.screen import Lines, Notebook, Screen, screen_here
-from torchpipe.stats import LoaderStats
 
 if TYPE_CHECKING:
     from torchpipe.observe.views.viewable import Viewable
 
 __all__ = ["Watch", "begin_watch", "watch_while_it_runs"]
-
-
-class _Source(Protocol):
-    def stats(self) -> LoaderStats: ...
 
 
 class Watch:
@@ -39,7 +35,7 @@ class Watch:
         self.every_s = every_s
         self._weak = weakref.ref(loader)
         self._iterator: Callable[[], Any] | None = None
-        self._figures: _Source | None = None  # what knows the figures without these two
+        self._figures: Source | None = None  # what knows the figures without these two
         self.follow(loader, iterator)
         self._kept = None if until_idle else loader
         self._until_idle = until_idle
@@ -50,7 +46,7 @@ class Watch:
     def follow(self, loader: Viewable, iterator: Any) -> None:
         """From now on, watch another epoch of the loader."""
         if hasattr(iterator, "alone"):
-            self._iterator, self._figures = weakref.ref(iterator), iterator.alone
+            self._iterator, self._figures = weakref.ref(iterator), iterator.figures_handle
         elif iterator is not None:  # it has the loader, and tells it what it has come to as it ends
             self._figures = loader
 
@@ -83,10 +79,10 @@ class Watch:
 
     def look(self, screen: Screen) -> bool:
         """Take the figures: False if there is no more to watch."""
-        loader: _Source | None = self.loader
+        loader: Source | None = self.loader
         iterator = None if self._iterator is None else self._iterator()
         if iterator is not None:
-            self._figures = iterator.alone  # as it stands now
+            self._figures = iterator.figures_handle  # as it stands now
         if loader is None:
             loader = self._figures
         if loader is None:

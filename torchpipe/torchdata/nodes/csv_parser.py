@@ -75,7 +75,7 @@ class _Rows(CsvRows):
 
 
 class _NamedRows(_Rows):
-    """The rows of one file as dicts. Place: also the names of the columns."""
+    """The rows of one file as dicts. Position: also the names of the columns."""
 
     def __init__(self, node: _Parser, content: Content) -> None:
         super().__init__(node, content)
@@ -94,17 +94,17 @@ class _NamedRows(_Rows):
             self._check_width([field for field in row.values() if field is not _MISSING] + more)
         return (self.path, row) if self._return_path else row
 
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         names = self._rows.fieldnames
-        return super().place() | ({} if names is None else {"fieldnames": list(names)})
+        return super().position() | ({} if names is None else {"fieldnames": list(names)})
 
-    def go_to(self, place: dict[str, Any]) -> None:
-        names = place.get("fieldnames")
+    def go_to(self, position: dict[str, Any]) -> None:
+        names = position.get("fieldnames")
         if names is not None:
             if type(names) is not list or any(isinstance(name, list | dict | set) for name in names):
                 raise StateError(f"the columns of {self.path} are not names in the state: {names!r:.40}")
             self._rows.fieldnames = names
-        super().go_to(place)
+        super().go_to(position)
 
 
 @functional_datapipe("parse_csv")
@@ -119,9 +119,9 @@ class CSVParser(_Parser):
     in the file, and a byte order mark is no part of the first field. An empty line is an empty row. ``strict=False``
     reads as torchdata does: such bytes are left out, all rows are taken, an open quote holds the rest of the file.
 
-    State: that of the input before the current file, and the place in the file. Resuming opens it again and goes there
-    at once, if the stream can seek; else it reads the rows before again, which a :class:`~torchpipe.ReplayWarning`
-    announces.
+    State: that of the input before the current file, and the position in the file. Resuming opens it again and goes
+    there at once, if the stream can seek; else it reads the rows before again, which a
+    :class:`~torchpipe.ReplayWarning` announces.
 
     Raises: ValueError, TypeError and LookupError for wrong arguments; while iterating, TypeError for other items, and
     with a note of path and line, ``csv.Error`` for broken quotes and ValueError for rows of another length.
@@ -161,8 +161,8 @@ class CSVDictParser(_Parser):
     each column, unless ``restkey`` (for longer ones) or ``restval`` (for shorter ones) is given, and no name may stand
     there twice.
 
-    State: that of the input before the current file, the place in the file and the names of its columns. Resuming opens
-    it again and goes there at once, if the stream can seek; else it reads the rows before again, which a
+    State: that of the input before the current file, the position in the file and the names of its columns. Resuming
+    opens it again and goes there at once, if the stream can seek; else it reads the rows before again, which a
     :class:`~torchpipe.ReplayWarning` announces.
 
     Raises: as ``parse_csv``.

@@ -24,9 +24,9 @@ class LineReader(StreamReader[Any]):
     them, and a byte order mark is no part of a text; ``strict=False`` leaves such bytes out, and keeps the mark, as
     torchdata does.
 
-    State: that of the input before the current file, and the place in the file. Resuming opens it again and goes there
-    at once, if the stream can seek (of compressed ones, the bytes before are decompressed again); else it reads the
-    lines before again, which a :class:`~torchpipe.ReplayWarning` announces.
+    State: that of the input before the current file, and the position in the file. Resuming opens it again and goes
+    there at once, if the stream can seek (of compressed ones, the bytes before are decompressed again); else it reads
+    the lines before again, which a :class:`~torchpipe.ReplayWarning` announces.
 
     Raises: ValueError for a negative ``skip_lines``; LookupError for an unknown encoding; while iterating, TypeError
     for items that are no pairs, and what the stream raises, with a note of the path; StateError where the file has

@@ -24,7 +24,7 @@ _FINE = 1 << 53  # so many steps of a drawn number
 class SampleMultiplexer(IterDataPipe[T]):
     """Draws for each item which input it comes from, by the weights in ``pipes_to_weights_dict``, until all have ended.
 
-    Inputs that have ended are drawn no more. The draws are a function of seed, epoch and place in the graph; with
+    Inputs that have ended are drawn no more. The draws are a function of seed, epoch and position in the graph; with
     ``seed``, of that one instead of the pass's. ``mix`` does the same by tokens, and can stop otherwise.
 
     State: a key and the number of draws, and which inputs have ended.

@@ -34,7 +34,7 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
         super().__init__(node, context, source, "shuffled_flatmap", call)
         self.random = IndexStream(node.random_key(context))
         self.open: list[Opened] = []
-        self.drawn: int | None = None  # the place that is being read
+        self.drawn: int | None = None  # the position that is being read
 
     def those_open(self) -> Iterable[Opened]:
         return self.open
@@ -97,7 +97,7 @@ class ShuffledFlatMapper(Switchable[R]):
 
     ``fn`` makes something iterable of an item, as with ``flatmap``; without it the items themselves are iterated. With
     ``input_col`` it is called with those parts of the item. Where one ends, the next of the input is opened. The draws
-    are a function of seed, epoch and place in the graph.
+    are a function of seed, epoch and position in the graph.
 
     State: the items that are open (so give paths, not open files), and where each stands, as with ``interleave``; a key
     and the number of draws. It has no length.

@@ -20,8 +20,8 @@ class StreamReader(Base[tuple[str, Any]]):
 
     An empty file gives nothing. A stream is closed at its end.
 
-    State: that of the input before the current file, and the place in the file. Resuming opens it again and goes there
-    at once, if the stream can seek; else it reads the pieces before again, which a
+    State: that of the input before the current file, and the position in the file. Resuming opens it again and goes
+    there at once, if the stream can seek; else it reads the pieces before again, which a
     :class:`~torchpipe.ReplayWarning` announces.
 
     Raises: ValueError for a ``chunk`` below 1; while iterating, TypeError for other items, and what the

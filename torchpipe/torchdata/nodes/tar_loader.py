@@ -27,8 +27,8 @@ class TarArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     when it and the streams made of it are done with, all of them by ``close()``. Streams may be read in any order if
     the archive's can seek; else each before the next one is pulled. ``read_webdataset`` takes paths and yields samples.
 
-    State: that of the input before the current archive, and the place in it. Resuming opens it again and goes there at
-    once (of compressed ones, the bytes before are decompressed again); a stream that cannot seek is read again up to
+    State: that of the input before the current archive, and the position in it. Resuming opens it again and goes there
+    at once (of compressed ones, the bytes before are decompressed again); a stream that cannot seek is read again up to
     there, which a :class:`~torchpipe.ReplayWarning` announces.
 
     Raises: ValueError for another ``mode``; while iterating, TypeError for other items, EOFError for

@@ -30,7 +30,7 @@ class TFRecordLoader(StreamReader[TFRecordExample]):
     ``len()`` says, -1 if unknown. A stream is closed at its end. ``read_tfrecord`` takes paths, and shards without
     parsing what others keep.
 
-    State: that of the input before the current file, and the place in it. Resuming opens it again and goes there at
+    State: that of the input before the current file, and the position in it. Resuming opens it again and goes there at
     once, if the stream can seek; else it reads the records before again, which a :class:`~torchpipe.ReplayWarning`
     announces.
 

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 @functional_datapipe("unzip")
 class UnZipper(IterDataPipe[T]):
-    """Takes sequences of ``sequence_length`` values, and makes a branch for each place in them: all first values, all
-    second ones, and so on, but for the places ``columns_to_skip``.
+    """Takes sequences of ``sequence_length`` values, and makes a branch for each position in them: all first values,
+    all second ones, and so on, but for the positions ``columns_to_skip``.
 
     The input is read once for all branches; what one has read and another has not waits in a buffer of ``buffer_size``
     values for each (-1: any number, with a warning). The branches meet again in one graph, as those of ``fork``.

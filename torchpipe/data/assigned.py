@@ -2,7 +2,7 @@
 
 Runs in the user's process. The sampler is asked, and batches are dealt, in the thread that iterates the loader: its
 code and its draws are the user's. Batches are taken there too; with a device stage, in the stage's thread, which waits
-for what is dealt (``_has_turns``) until there is more, the epoch is over, or :meth:`DealtBatches.interrupt`.
+for what is dealt (``_has_turns``) until there is more, the epoch is over, or :meth:`AssignedBatches.interrupt`.
 
 Torch's loader asks the sampler for ``prefetch_factor`` batches for each worker at the start, and for one more with each
 batch that it hands out. A sampler that could tell is asked just so. Others are asked further ahead, as many as a worker
@@ -34,7 +34,7 @@ from torchpipe.stats.service import ServiceFigures
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["Dealing", "DealtBatches", "ending_what_fails", "lane_positions"]
+__all__ = ["AssignedBatches", "Dealing", "ending_what_fails", "lane_positions"]
 
 _LOOK_S = 1.0
 _MOST_AHEAD = 4096  # batches that are dealt to a worker and not back
@@ -91,7 +91,7 @@ class _Delivered:
     """What has been handed out. Replaced as a whole: an interrupt finds that of before a batch, or of after it.
 
     ``number``: batches before which all are past; ``done``: those from there on that are; of workers with states, the
-    ``cursors``, and what each was dealt since its cursor's snapshot: it makes that ``again`` to find its place.
+    ``cursors``, and what each was dealt since its cursor's snapshot: it makes that ``again`` to find its position.
     """
 
     number: int
@@ -121,7 +121,7 @@ class _Delivered:
         return _Delivered(number, done, self.cursors, self.again)
 
 
-class DealtBatches(Batches):
+class AssignedBatches(Batches):
     """Batch i is made by worker i % n, and handed out in order; without ``in_order``, as they come.
 
     ``position`` is what :meth:`position` gave, or empty. ``done`` in it: batches from ``order.number`` on that were
@@ -153,7 +153,7 @@ class DealtBatches(Batches):
         self._over = False  # the sampler has ended
         self._error: BaseException | None = None  # how it ended, if not well
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
-        self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and what was dealt
+        self._assigned = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and what was dealt
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
         self._delivered = _Delivered(
             order.number,
@@ -218,15 +218,15 @@ class DealtBatches(Batches):
         if failed is not None:
             self._delivered = self._delivered.past(failed)
         lane = self._next_lane()
-        chunk, dealt = self._chunks[lane], self._dealt[lane]
-        batch, (number, entry) = chunk.items[-1], dealt[0]
+        chunk, assigned = self._chunks[lane], self._assigned[lane]
+        batch, (number, entry) = chunk.items[-1], assigned[0]
         delivered = self._delivered.made(lane, entry, chunk.snapshot if len(chunk.items) == 1 else None)
         if isinstance(batch, Failure):
             failed = number
         else:
             failed, delivered = None, delivered.past(number)
         chunk.items.pop()
-        dealt.popleft()
+        assigned.popleft()
         self._turns.popleft()  # out of order, they only count
         self._delivered, self._failed = delivered, failed
         if not (self._order.may_run_ahead or self._over or self._taken_ahead):
@@ -249,7 +249,7 @@ class DealtBatches(Batches):
                 if chunk.items:
                     return lane
                 if chunk.error is not None:
-                    number, (_, indices) = self._dealt[lane][0]
+                    number, (_, indices) = self._assigned[lane][0]
                     add_note(chunk.error, f"torchpipe: the next batch was number {number}, of {indices!r:.200}")
                     raise chunk.error
             self.clock.begin_wait()
@@ -275,7 +275,7 @@ class DealtBatches(Batches):
 
     def _awaited(self) -> list[int]:
         """The lanes of which any may give the next batch."""
-        return [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
+        return [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._assigned) if left]
 
     def _pull(self) -> int:
         """Wait for batches of one lane: how many have come."""
@@ -306,8 +306,8 @@ class DealtBatches(Batches):
     def _tell_what_is_awaited(self, error: RuntimeError) -> None:
         """``error`` may be that of the timeout: it cannot know which batch that is."""
         if type(error) is RuntimeError and str(error).startswith("DataLoader timed out"):
-            number, lane = min((self._dealt[lane][0][0], lane) for lane in self._awaited())
-            indices = self._dealt[lane][0][1][1]
+            number, lane = min((self._assigned[lane][0][0], lane) for lane in self._awaited())
+            indices = self._assigned[lane][0][1][1]
             error.args = (f"{error}: worker {lane} has not made batch {number}, of {indices!r:.200}",)
 
     def _deal(self, batches: int) -> None:
@@ -339,10 +339,10 @@ class DealtBatches(Batches):
             entries[lane].append((number, (self._order.key(number), indices)))
         self._steps.sampler_s += time.perf_counter() - began
         self._steps.asked += len(turns)
-        for lane, dealt in enumerate(entries):
-            if dealt or over:
-                self._workers.deal(lane, [entry for _, entry in dealt], over=over)
-                self._dealt[lane].extend(dealt)
+        for lane, assigned in enumerate(entries):
+            if assigned or over:
+                self._workers.deal(lane, [entry for _, entry in assigned], over=over)
+                self._assigned[lane].extend(assigned)
         # Last: a device stage's thread takes what it finds here
         self._turns.extend(turns)
         self._over = over

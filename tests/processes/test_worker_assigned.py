@@ -14,7 +14,7 @@ from reading_services.processes.arena import Arena
 from reading_services.processes.wire import ChunkMessage
 from tests.processes.worker_rig import ItemsAChunk, MakeRig, chunks, epoch, grant, items_of, shard
 from torchpipe.data.fetch import Fetch
-from torchpipe.data.nodes import FetchDealt
+from torchpipe.data.nodes import FetchAssigned
 
 
 class Images:
@@ -27,12 +27,12 @@ class Images:
         return torch.full((self.size_bytes,), index, dtype=torch.uint8)
 
 
-def batches_of(size_bytes: int) -> FetchDealt:
-    return FetchDealt(Fetch(Images(size_bytes), True, default_collate), as_torch=False, base_seed=0)
+def batches_of(size_bytes: int) -> FetchAssigned:
+    return FetchAssigned(Fetch(Images(size_bytes), True, default_collate), as_torch=False, base_seed=0)
 
 
 def dealt_epoch(window: int) -> StartEpoch:
-    return dataclasses.replace(epoch(shard(), window=window), dealt=True)
+    return dataclasses.replace(epoch(shard(), window=window), assigned=True)
 
 
 def deal(batches: range) -> Deal:
