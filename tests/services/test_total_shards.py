@@ -350,7 +350,7 @@ def test_shards_of_ranks_without_a_total_merge_too() -> None:
     with make_loader(UNEVEN, FixedRank(1, 2)) as loader:
         loader.load_state_dict(state)
         assert loader.num_shards == 2  # adopted
-    with pytest.raises(StateMismatchError, match=r"num_shards=2 \(4 of all ranks, dealt to 2\).*num_shards=3"):
+    with pytest.raises(StateMismatchError, match=r"num_shards=2 \(4 of all ranks, divided among 2\).*num_shards=3"):
         rest_of(UNEVEN, SequentialReadingService(FixedRank(1, 2), make_service(None, 3)), state)
 
 
@@ -425,7 +425,7 @@ def test_a_state_of_another_total_is_refused_with_both() -> None:
     state = merge(_saved(4))
     with pytest.raises(StateMismatchError, match="has 4 shards, which 3 ranks cannot host in equal parts.*1, 2, 4"):
         rest_of(UNEVEN, FixedRank(0, 3), state)
-    with pytest.raises(StateMismatchError, match=r"num_shards=2 \(4 of all ranks, dealt to 2\).*num_shards=4"):
+    with pytest.raises(StateMismatchError, match=r"num_shards=2 \(4 of all ranks, divided among 2\).*num_shards=4"):
         rest_of(UNEVEN, FixedRank(0, 2, 8), state)
     own = _saved(4)[1]
     with pytest.raises(StateMismatchError, match="rank 1 of 4, this loader is rank 0 of 1: .*torchpipe.state.merge"):
