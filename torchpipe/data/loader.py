@@ -426,7 +426,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs.note_saved(position)
         return self._state_at(position)
 
-    def _place_now(self) -> Position:
+    def _position_now(self) -> Position:
         return self._position()
 
     def _state_at(self, position: Position) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torchpipe.execution.part import Part
 from torchpipe.graph.length import total_length
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
+from torchpipe.node.validate import check_count
 from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["ReadingServiceInterface", "States"]
@@ -99,7 +100,8 @@ class ReadingServiceInterface(ABC):
     @property
     def part(self) -> Part:
         """Which shards run here, and which of their items are this rank's."""
-        return Part.of(self.rank, self.world_size, self.total_shards)
+        rank = check_count("rank", self.rank, at_least=0)  # plain integers, which a state can keep
+        return Part.of(rank, check_count("world_size", self.world_size, at_least=1), self.total_shards)
 
     @property
     def states(self) -> States:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     class _Loader(Protocol):
         def __iter__(self) -> Iterator[Any]: ...
 
-        def _place_now(self) -> _Position: ...
+        def _position_now(self) -> _Position: ...
 
         def _state_at(self, position: Any) -> dict[str, Any]: ...
 
@@ -202,14 +202,14 @@ class Claims(Iterator[Claim[T]], Generic[T]):
         """The epoch of the oldest open claim; if none is open, of the next item."""
         with self._changed:
             oldest = min((*self._open, *self._left_open), default=None)
-        return self._loader._place_now().epoch if oldest is None else oldest.epoch
+        return self._loader._position_now().epoch if oldest is None else oldest.epoch
 
     def __iter__(self) -> Self:
         """Begin the next epoch, or go on with the rest of a loaded one."""
         with self._pulling:
             self._check_open()
             stream = self._loader._iterate_claims(self)
-            place = self._loader._place_now()
+            place = self._loader._position_now()
             with self._changed:
                 self._stream, self._at_hand = stream, None
                 self._next = Number(place.epoch, place.delivered)
@@ -286,13 +286,13 @@ class Claims(Iterator[Claim[T]], Generic[T]):
             if self._stream is None or self._next is None:
                 raise StopIteration
             if self._since_noted * _NOTES >= self._ahead:
-                place = self._loader._place_now()
+                place = self._loader._position_now()
                 with self._changed:
                     self._note(place)
             try:
                 item = next(self._stream)
             except StopIteration:
-                place = self._loader._place_now()
+                place = self._loader._position_now()
                 with self._changed:
                     self._stream, self._next = None, Number(place.epoch, place.delivered)
                     self._note(place)
@@ -431,7 +431,7 @@ class Claims(Iterator[Claim[T]], Generic[T]):
         """
         with self._changed:
             if self._next is None:
-                return self._loader._state_at(self._loader._place_now())
+                return self._loader._state_at(self._loader._position_now())
             self._forget()
             number, place = self._noted[0]
             told = {
@@ -456,7 +456,7 @@ class Claims(Iterator[Claim[T]], Generic[T]):
             self._left_open = {Number(*number) for number in told["open"]}
             self._known_to = Number(*told["next"])
             self._next = Number(*told["noted"])
-            self._note(self._loader._place_now())
+            self._note(self._loader._position_now())
             self._version = told["version"]
             self._counts = dict.fromkeys(self._counts, 0) | told["counts"]
             self._reasons = dict(told["reasons"])

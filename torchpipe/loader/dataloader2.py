@@ -248,7 +248,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
             state = self._own_state(exact)
         return self._run.tell(state)
 
-    def _place_now(self) -> LoaderState:
+    def _position_now(self) -> LoaderState:
         return self._epochs.position(self._start)
 
     def _state_at(self, position: LoaderState) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         return [self.reading_service.rank, self.reading_service.world_size, 1]
 
     def _own_state(self, exact: bool) -> dict[str, Any]:
-        position = self._place_now()
+        position = self._position_now()
         self._epochs.note_saved(position)
         return self._run.own_state(position, exact=exact)
 
