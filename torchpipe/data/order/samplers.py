@@ -60,11 +60,13 @@ def parts_of(sampler: Any) -> list[Any]:
     found = [sampler]
     for part in found:
         for name, value in _attributes(part):
+            if name in _DATA:
+                continue
             held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-            for item in held:
-                inner = isinstance(item, Sampler) or (item is value and name in ("sampler", "batch_sampler"))
-                if inner and item is not None and not any(item is other for other in found):
-                    found.append(item)
+            inner = [item for item in held if isinstance(item, Sampler)]  # at once: there may be a million indices
+            if value is not None and name in ("sampler", "batch_sampler") and type(held) is tuple and held is not value:
+                inner = [value]
+            found += [item for item in inner if not any(item is other for other in found)]
     return found
 
 
