@@ -151,6 +151,8 @@ class Autotune(Policy):
         chosen = choice = Choice(hosting.num_workers, hosting.limits.window)
         if not all_ready:
             return None  # they are starting, which may take seconds
+        if chosen.workers > self._room:  # there was room after all: the next refusal is a first one again
+            self._room, self._room_until, self._rest_s = self._most, 0.0, _REST_S
         if seen is not None:
             choice = self._tuner.choose(chosen, seen, self._room if now < self._room_until else None)
         if (choice.workers, choice.window) == (chosen.workers, chosen.window):

@@ -298,7 +298,7 @@ def test_L2_places_that_nobody_can_ask_for_are_forgotten() -> None:
         iterator = iter(loader)
         for _ in range(150):
             next(iterator)
-        assert len(iterator._order._places) < 20  # type: ignore[union-attr]
+        assert len(iterator._order._positions) < 20  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

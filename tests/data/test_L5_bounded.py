@@ -66,7 +66,7 @@ def test_L5_places_of_a_sampler_are_forgotten_with_or_without_workers() -> None:
             iterator = iter(loader)
             for _ in range(150):
                 next(iterator)
-            assert len(iterator._order._places) < 20, options  # type: ignore[union-attr]
+            assert len(iterator._order._positions) < 20, options  # type: ignore[union-attr]
 
 
 def test_L5_out_of_order_a_state_tells_of_what_is_under_way_only() -> None:

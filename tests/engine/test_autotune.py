@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from reading_services.engine.autotune import Choice, Interval, Tuner
+from reading_services.engine.autotune import Autotune, Choice, Interval, Tuner
+from reading_services.engine.options import WorkerLimits
+from reading_services.engine.workers import WorkerCounters
 from torchpipe.stats import Budget
+from torchpipe.stats.sheet import Times
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,35 @@ def test_a_budget_is_filled_with_what_there_is() -> None:
     filled = Budget(cores=3).filled()
     assert filled.cores == 3
     assert (filled.memory_bytes or 0) > 2**20
+
+
+class _Workers:
+    """What Autotune sees of so many workers, of which each has been at work for half the time."""
+
+    def __init__(self) -> None:
+        self.num_workers, self.all_ready, self.at = 2, True, 0.0
+        self.limits = WorkerLimits(window=2)
+
+    def counters(self) -> dict[int, WorkerCounters]:
+        return {number: WorkerCounters(Times(), pid=number + 1) for number in range(self.num_workers)}
+
+
+def test_room_that_was_found_makes_the_next_refusal_a_first_one_again() -> None:
+    tune, workers = Autotune(ROOM, 8), _Workers()
+
+    def look() -> None:
+        workers.at += 2.0
+        for _ in range(20):
+            tune.pulled(100, 0.1)
+        tune.before_pull(workers, workers.at, ())  # type: ignore[arg-type]
+
+    rests = []
+    for _ in range(3):
+        tune.refused(2, workers.at)
+        rests.append(tune._room_until - workers.at)
+        look()
+    assert rests == [60, 120, 240]
+    workers.num_workers = 4
+    look()
+    tune.refused(4, workers.at)
+    assert tune._room_until - workers.at == 60
