@@ -15,6 +15,7 @@ from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe, NodeIt
 from torchpipe.errors import GraphError
 from torchpipe.graph import inputs_of
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.iterator import _OF_AUTHORS
 from torchpipe.testing import CountingSource, check_node
 
 # --- in the main section, with all defaults
@@ -388,7 +389,7 @@ def test_a_node_held_in_an_attribute_that_is_not_named_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["items", "state_later", "drop", "source", "take_over", "node", "is_closed", "number_to_trace"]
+    "name", ["items", "state_later", "drop", "source", "take_over", "node", "is_closed", "number_to_trace", "untimed"]
 )
 def test_a_class_that_takes_a_name_of_the_engine_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=f"attribute '{name}', which every NodeIterator has"):
@@ -401,6 +402,10 @@ def test_a_class_that_takes_a_name_of_the_engine_is_refused(name: str) -> None:
 def test_a_value_in_the_place_of_a_method_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=f"attribute '{name}', which every NodeIterator has"):
         type("Mine", (_Numbered,), {name: None})
+
+
+def test_what_authors_may_define_is_there_to_be_defined() -> None:
+    assert [name for name in _OF_AUTHORS if not hasattr(NodeIterator, name)] == []
 
 
 def test_an_attribute_over_a_method_is_refused_when_the_pass_begins() -> None:

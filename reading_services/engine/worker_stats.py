@@ -101,7 +101,6 @@ class WorkerStats:
             pid=counters.pid,
             doing=times.doing,
             doing_s=times.doing_ns / 1e9,
-            node=None if times.node < 0 else times.node,
             shards=tuple(sorted({ledger.shard for ledger in mine})),
             restarts=self._restarts.get(number, 0),
             items=sum(ledger.count - ledger.first for ledger in mine),

@@ -22,7 +22,7 @@ from tests.exact import exact
 from tests.state.forging import opened_deep, part, places, replaced, sealed_deep
 from tests.state.fuzzing import Saved, flat_mutation, forgery, noise
 from torchpipe import DataLoader
-from torchpipe.errors import StateError, UnsafeStateError
+from torchpipe.errors import OpaqueStateWarning, StateError, UnsafeStateError
 from torchpipe.state import as_text, from_text
 
 LENGTH = 14
@@ -224,7 +224,6 @@ class OpaqueSampler(StatefulSampler):
         return super().state_dict() | {"opaque": Opaque(self.fuse)}
 
 
-@pytest.mark.filterwarnings("ignore::torchpipe.errors.OpaqueStateWarning")
 def test_L8_a_pickle_in_a_samplers_state_is_not_run_unless_allowed(tmp_path: Path) -> None:
     def make() -> DataLoader[Any]:
         sampler = OpaqueSampler(LENGTH)
@@ -233,7 +232,9 @@ def test_L8_a_pickle_in_a_samplers_state_is_not_run_unless_allowed(tmp_path: Pat
 
     loader = make()
     next(iter(loader))
-    state = loader.state_dict()
+    with pytest.warns(OpaqueStateWarning) as warned:
+        state = loader.state_dict()
+    assert [item.filename for item in warned] == [__file__]
     with pytest.raises(UnsafeStateError):
         make().load_state_dict(state)
     assert not (tmp_path / "exploded").exists()

@@ -5,10 +5,10 @@ Runs wherever the pass runs.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torchpipe.errors import OpaqueStateWarning, StateError
+from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
 from torchpipe.state import Cursor, encode, opaque_notes
@@ -63,11 +63,10 @@ class OpaqueWarnings:
             if note not in self._warned:
                 self._warned.add(note)
                 type_name, node = note
-                warnings.warn(
+                warn_user(
                     f"{f'{node} holds' if node else 'the state holds'} items of type {type_name}, which only "
                     "pickle can rebuild: the state will load with allow_pickle=True alone. Buffer plain data, arrays "
                     "or tensors, or make the type a named tuple or a dataclass of a module. state.inspect shows what a "
                     "state holds",
                     OpaqueStateWarning,
-                    stacklevel=3,
                 )

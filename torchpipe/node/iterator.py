@@ -638,7 +638,6 @@ class _Drawing(Iterator[T_co]):
 
 _OF_AUTHORS = frozenset(
     {
-        "apart",
         "by_position",
         "close",
         "current",

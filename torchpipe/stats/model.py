@@ -156,7 +156,6 @@ class ProcessStats(_Data):
     pid: int
     doing: Doing = "idle"
     doing_s: float = 0.0  # how long it has been at that
-    node: int | None = None  # the number of the node that it was last seen in
     shards: tuple[int, ...] = ()
     restarts: int = 0  # how often it has died and been replaced
     items: int = 0  # that came from it

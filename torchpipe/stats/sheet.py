@@ -36,13 +36,13 @@ _NAMES = get_args(Doing)
 STARTING, MAKING, SENDING, AWAITING_CREDIT, AWAITING_INPUT, IDLE, _ENDED = range(len(_NAMES))
 _WORK = (STARTING, MAKING, SENDING)
 
-_DOING, _SINCE, _CPU, _MEMORY, _WANTED, _NODE, _MADE, _SENT, _SPENT = range(9)
+_DOING, _SINCE, _CPU, _MEMORY, _WANTED, _MADE, _SENT, _SPENT = range(8)
 
 
 class Times:
     """How long in each way, in ns, and what it is at: a copy of a :class:`TimeSheet`, to add and to subtract."""
 
-    __slots__ = ("cpu_ns", "doing", "doing_ns", "made", "memory_bytes", "node", "sent", "spent")
+    __slots__ = ("cpu_ns", "doing", "doing_ns", "made", "memory_bytes", "sent", "spent")
 
     def __init__(self, spent: list[int] | None = None, cpu_ns: int = 0, made: int = 0, sent: int = 0) -> None:
         self.spent = [0] * len(_NAMES) if spent is None else spent
@@ -52,7 +52,6 @@ class Times:
         self.doing: Doing = "ended"
         self.doing_ns = 0
         self.memory_bytes = 0
-        self.node = -1
 
     def add(self, other: Times, sign: int = 1) -> None:
         self.spent = [mine + sign * theirs for mine, theirs in zip(self.spent, other.spent)]
@@ -120,9 +119,6 @@ class TimeSheet:
         """When it has begun what it is at, in monotonic ns; None while it waits for somebody else."""
         return self._cells[_SINCE] if self._cells[_DOING] in _WORK else None
 
-    def note_node(self, node: int) -> None:
-        self._cells[_NODE] = node + 1
-
     def read(self) -> Times:
         """What it says now, what is under way included. Raises: ValueError if its memory is gone."""
         cells = list(self._cells)
@@ -132,7 +128,6 @@ class TimeSheet:
         times.doing_ns = max(0, time.monotonic_ns() - cells[_SINCE]) if cells[_SINCE] else 0
         times.spent[doing] += times.doing_ns
         times.memory_bytes = cells[_MEMORY]
-        times.node = cells[_NODE] - 1
         return times
 
 

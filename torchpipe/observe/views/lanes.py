@@ -81,15 +81,14 @@ class Trace:
 
     def _look(self, stats: LoaderStats) -> None:
         now_ns = time.time_ns()
-        lanes = [(os.getpid(), _LANE, "data: your loop", _of_loop(stats), "")]
+        lanes = [(os.getpid(), _LANE, "data: your loop", _of_loop(stats))]
         for process in stats.processes:
             if process.kind == "main":
                 continue
-            node = next((node.name for node in stats.nodes if node.number == process.node), "")
             thread = _LANE + 1 + int(process.name.split()[-1]) if process.kind == "thread" else process.pid
-            lanes.append((process.pid, thread, process.name, spent_s(process), node))
-        for pid, thread, name, spent, node in lanes:
-            self._slice(f"{name} {pid}", pid, thread, name, spent, node, now_ns)
+            lanes.append((process.pid, thread, process.name, spent_s(process)))
+        for pid, thread, name, spent in lanes:
+            self._slice(f"{name} {pid}", pid, thread, name, spent, now_ns)
         pid = os.getpid()
         self._write(
             _event("C", f"{queue.name} ({queue.unit})", pid, 0, self._us(now_ns), args={queue.unit: queue.fill})
@@ -102,9 +101,7 @@ class Trace:
             self._write([_event("i", event.kind, pid, _LANE, self._us(round(event.at * 1e9)), s="g", args=args)])
         self._last_ns = now_ns
 
-    def _slice(
-        self, lane: str, pid: int, thread: int, name: str, spent: dict[str, float], node: str, now_ns: int
-    ) -> None:
+    def _slice(self, lane: str, pid: int, thread: int, name: str, spent: dict[str, float], now_ns: int) -> None:
         """What took most of the time since the last look goes on, or begins."""
         if lane not in self._named:
             self._named.add(lane)
@@ -120,12 +117,11 @@ class Trace:
             if going is not None:
                 self._write([self._open.pop(lane)])
             return
-        title = f"{doing}: {node}" if node and doing == "making" else doing
-        if going is not None and going["name"] != title:
+        if going is not None and going["name"] != doing:
             self._write([self._open.pop(lane)])
             going = None
         if going is None:
-            going = _event("X", title, pid, thread, self._us(self._last_ns), cat="torchpipe", dur=0.0)
+            going = _event("X", doing, pid, thread, self._us(self._last_ns), cat="torchpipe", dur=0.0)
             if doing in _COLOURS:
                 going["cname"] = _COLOURS[doing]
             self._open[lane] = going
