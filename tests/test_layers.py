@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("errors", "compat"),
     ("public_names",),
-    ("on_demand",),
+    ("on_demand", "named"),
     ("state", "randomness", "stats"),
     ("observe",),
     ("node",),

@@ -1,3 +1,3 @@
-"""The command line: ``torchpipe explain``, ``state show``, ``state diff`` and ``doctor``. See ``main``."""
+"""The command line: ``torchpipe explain``, ``state show``, ``state diff``, ``doctor``, ``audit``. See ``main``."""
 
 __all__ = []

@@ -92,6 +92,49 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--seconds", type=float, default=0.5, metavar="S", help="for each node (default: 0.5)")
     profile.set_defaults(run=_profile)
 
+    audit = commands.add_parser(
+        "audit",
+        parents=[common],
+        help="any loader, cut off, killed and resumed: what is lost, what comes twice",
+        description="Runs the loader that a function of yours makes some twenty times, each time in a process of "
+        "its own: whole, cut off and resumed, with a worker killed, at an epoch's end, under other numbers of workers "
+        "and ranks; and counts the samples that are lost, repeated, reordered or changed. The loader may be anything "
+        "that is iterable, with or without a state_dict.",
+        epilog="Exit code: 0: no fault; 1: a fault; 2: it could not be run. An error that the loader raises (refused) "
+        "is no fault where the workers or ranks are others than before, or a worker died: nothing is lost unseen. "
+        "Example: torchpipe audit train.py:make_loader --workers 2,4 --id train.py:ids",
+    )
+    audit.add_argument(
+        "target",
+        metavar="FILE.py:FUNCTION",
+        help="what makes the loader, or MODULE:FUNCTION; it may take num_workers (or workers), rank, world_size, epoch",
+    )
+    audit.add_argument("--kills", type=_count, default=5, metavar="N", help="cut the run off so often (default: 5)")
+    audit.add_argument(
+        "--workers",
+        type=_counts,
+        default=(),
+        metavar="N,M,...",
+        help="run with N workers, and resume under the others too (default: the function's own)",
+    )
+    audit.add_argument("--epochs", type=_count, default=2, metavar="N", help="loops over the loader (default: 2)")
+    audit.add_argument(
+        "--id",
+        metavar="FILE.py:FUNCTION",
+        help="a function of a batch that gives the ids of its samples (default: fields named id, index or key, or else "
+        "a digest of each sample)",
+    )
+    audit.add_argument(
+        "--batches", type=_count, default=10_000, metavar="N", help="read at most so many (default: 10000)"
+    )
+    audit.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="a run without a batch for so long hangs (default: 60)"
+    )
+    audit.add_argument("--seed", type=_count, default=0, metavar="N", help="draws where it is cut off (default: 0)")
+    audit.add_argument("--unseeded", action="store_true", help="two whole runs may differ in order and content")
+    audit.add_argument("--html", metavar="FILE", help="write the report as a page")
+    audit.set_defaults(run=_audit)
+
     state = commands.add_parser("state", help="look into checkpoints; runs nothing that is in them")
     of_state = state.add_subparsers(required=True, metavar="COMMAND")
     show = of_state.add_parser("show", parents=[common], help="the loader states in a checkpoint")
@@ -108,6 +151,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--quick", action="store_true", help="do not start processes to see whether they start")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part.strip()) for part in text.split(","))
 
 
 def _count(text: str) -> int:
@@ -174,6 +221,30 @@ def _profile(options: argparse.Namespace) -> tuple[int, Any]:
 
     found = profile(loader_of(options.target), seconds=options.seconds)
     return 0, found.to_dict() if options.json else str(found)
+
+
+def _audit(options: argparse.Namespace) -> tuple[int, Any]:
+    from pathlib import Path
+
+    from torchpipe.testing.audit import audit
+
+    if options.html is not None:
+        Path(options.html).touch()  # before it takes its time
+    found = audit(
+        options.target,
+        identify=options.id,
+        kills=options.kills,
+        workers=options.workers,
+        epochs=options.epochs,
+        batches=options.batches,
+        timeout_s=options.timeout,
+        seed=options.seed,
+        unseeded=options.unseeded,
+        told=lambda row: print(f"{row.verdict:<8} {plain(row.check)}", file=sys.stderr, flush=True),
+    )
+    if options.html is not None:
+        Path(options.html).write_text(found.to_html())
+    return int(not found.passed), found.to_dict() if options.json else str(found)
 
 
 def _show(options: argparse.Namespace) -> tuple[int, Any]:

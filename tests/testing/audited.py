@@ -1,0 +1,203 @@
+"""Loaders to be audited by tests/testing/test_audit.py: good ones, and ones with a fault each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader as TorchsDataLoader
+from torch.utils.data import Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from reading_services import MultiProcessingReadingService
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.iter import IterableWrapper
+
+
+class Numbers(Dataset):  # type: ignore[type-arg]
+    """A sample draws, as augmentation does."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"id": index, "x": torch.full((3,), float(index)), "noise": torch.rand(2)}
+
+
+class Plain(Numbers):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"id": index, "x": torch.full((3,), float(index))}
+
+
+class Counting(Numbers):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.calls += 1
+        return {"id": index, "calls": self.calls}
+
+
+class Changing(Numbers):
+    def __init__(self) -> None:
+        self.rows = [torch.full((2,), float(index)) for index in range(24)]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"id": index, "x": self.rows[index].add_(1)}
+
+
+class Clock(Numbers):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"id": index, "x": index, "noise": time.time_ns()}
+
+
+def map_style(num_workers: int = 2, rank: int = 0, world_size: int = 1) -> Any:
+    torch.manual_seed(0)
+    dataset = torch.utils.data.Subset(Numbers(), range(rank, 24, world_size))
+    return DataLoader(dataset, batch_size=3, shuffle=True, num_workers=num_workers)
+
+
+def twice(item: dict[str, int]) -> dict[str, int]:
+    return {**item, "x": item["id"] * 2}
+
+
+def graph(workers: int = 2) -> Any:
+    pipe = IterableWrapper([{"id": n} for n in range(24)]).shuffle(buffer_size=8).sharding_filter().map(twice).batch(3)
+    loader = DataLoader2(pipe, reading_service=MultiProcessingReadingService(workers))
+    loader.seed(1)
+    return loader
+
+
+def stateful(num_workers: int = 2) -> Any:
+    torch.manual_seed(0)
+    return StatefulDataLoader(Plain(), batch_size=3, shuffle=True, num_workers=num_workers)
+
+
+def plain_torch(num_workers: int = 0) -> Any:
+    torch.manual_seed(0)
+    return TorchsDataLoader(Plain(), batch_size=3, shuffle=True, num_workers=num_workers)
+
+
+def unseeded() -> Any:
+    return DataLoader(Plain(), batch_size=3, shuffle=True)
+
+
+def counting() -> Any:
+    return DataLoader(Counting(), batch_size=3)
+
+
+def changing() -> Any:
+    return DataLoader(Changing(), batch_size=3)
+
+
+def clock() -> Any:
+    return DataLoader(Clock(), batch_size=3)
+
+
+class OffByOne:
+    """Its state is one batch ahead of what it has given."""
+
+    ahead = 1
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        while self.next < 12:
+            self.next += 1
+            yield [{"id": 2 * self.next + n, "x": self.next} for n in range(2)]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next + self.ahead if self.next else 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+class Right(OffByOne):
+    ahead = 0
+
+
+class Endless(Right):
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        while True:
+            self.next += 1
+            yield [{"id": self.next}]
+
+
+class OfIterator:
+    """The iterator has the state, as Grain's have."""
+
+    def __iter__(self) -> Iterator[int]:
+        return _Counter()
+
+
+class _Counter(Iterator[int]):
+    def __init__(self) -> None:
+        self.next = 0
+
+    def __next__(self) -> int:
+        self.next += 1
+        if self.next > 10:
+            raise StopIteration
+        return self.next
+
+    def get_state(self) -> int:
+        return self.next
+
+    def set_state(self, state: int) -> None:
+        self.next = state
+
+
+def _work(pipe: Any) -> None:
+    for number in range(12):
+        pipe.send(number)
+        pipe.recv()
+
+
+class Hanging:
+    """Waits for its worker for ever."""
+
+    def __iter__(self) -> Iterator[int]:
+        ours, theirs = multiprocessing.get_context("fork").Pipe()
+        worker = multiprocessing.get_context("fork").Process(target=_work, args=(theirs,), daemon=True)
+        worker.start()  # `theirs` stays open here: the end of the worker is not seen
+        for _ in range(12):
+            yield ours.recv()
+            ours.send(None)
+        worker.join()
+
+
+class Leaving(Right):
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        yield from super().__iter__()
+
+
+class Raising(Right):
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        yield from list(super().__iter__())[:3]
+        raise ZeroDivisionError("a bad sample")
+
+
+class FromASet(Right):
+    def __iter__(self) -> Iterator[Any]:
+        for name in {"red", "green", "blue", "white", "black", "brown", "grey", "pink"}:
+            yield [{"id": name}]
+
+
+def ids(batch: Any) -> Any:
+    return batch["id"]
+
+
+def needs(path: str) -> Any:
+    return Right()
+
+
+number = 3

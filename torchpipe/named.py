@@ -1,0 +1,51 @@
+"""``module:name`` and ``file.py:name``: the object that somebody names on a command line. Runs where it is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["object_named"]
+
+
+def object_named(target: str) -> Any:
+    """The object that ``module:name`` or ``path/to/file.py:name`` names; the module is imported.
+
+    Raises: ValueError for a target that is neither, or a name that is not there; what the import raises.
+    """
+    module, colon, name = target.rpartition(":")
+    if not colon or not module or not name:
+        raise ValueError(f"{target!r} should be MODULE:NAME, such as training.data:make_loader, or FILE.py:NAME")
+    value: Any = _module(module)
+    where = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            names = [item for item in vars(value) if not item.startswith("_")] if hasattr(value, "__dict__") else []
+            raise ValueError(f"{where} has no {part!r}; it has {', '.join(names[:20]) or 'nothing'}")
+        value, where = getattr(value, part), f"{where}.{part}"
+    return value
+
+
+def _module(target: str) -> ModuleType:
+    if target.startswith(".") and not target.endswith(".py"):
+        raise ValueError(f"{target!r} is relative to no package: name the module as it is imported, or its file")
+    if not target.endswith(".py"):
+        if "" not in sys.path:  # as `python -m` does; a console script's path begins with its own folder
+            sys.path.insert(0, "")
+        importlib.invalidate_caches()
+        return importlib.import_module(target)
+    path = Path(target).resolve()
+    if not path.is_file():
+        raise ValueError(f"there is no file {target}, seen from {os.getcwd()}")
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    # Under its own name and with its folder on the path, so that worker processes find it too.
+    sys.path.insert(0, str(path.parent))
+    if known is not None:
+        raise ValueError(f"{target} has the name of the module {path.stem!r}, which is imported already: rename it")
+    return importlib.import_module(path.stem)

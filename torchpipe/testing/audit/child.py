@@ -1,0 +1,222 @@
+"""The audited process: makes the loader, loops over it as a training does, and writes down what comes.
+
+Runs as ``python -m torchpipe.testing.audit.child``: that process has imported torch, and forks one for each
+:class:`Order` that it reads (a line of JSON); each one has a session of its own, and imports the user's code anew. It
+tells its parent the number of each such process, and then its exit code.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import traceback
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchpipe.named import object_named
+from torchpipe.testing.audit.loaders import Made, Maker
+from torchpipe.testing.audit.orders import Order
+from torchpipe.testing.audit.processes import children_of
+from torchpipe.testing.audit.samples import samples_of
+from torchpipe.testing.compare import digest_of
+
+__all__: list[str] = []
+
+_PROBED = 3
+
+
+# What most loaders need: imported once. Nobody needs the names here.
+_PRELOADED = ("torch.utils.data", "torchpipe.iter", "torchpipe.map", "reading_services")
+
+
+def _serve() -> Order | None:
+    """In the process that forks: None at the end. In each forked one: what it has to do."""
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # so that no forked process looks at it again, at its end least of all
+    for line in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            os.setsid()
+            return Order.from_json(line)
+        print(json.dumps(pid), flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
+    return None
+
+
+def _to_log(order: Order) -> None:
+    """What the user's code prints goes to the log; nobody types."""
+    log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(number, target)
+    sys.stdin = open(0, closefd=False)
+    os.close(log)
+    os.close(nothing)
+    os.environ.update(order.environment)
+    if order.strict:
+        os.environ["TORCHPIPE_STRICT"] = "1"
+
+
+class _Records:
+    """Lines, each written at once: a SIGKILL takes away none of those before it."""
+
+    def __init__(self, path: str) -> None:
+        self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.set_inheritable(self._number, False)
+
+    def tell(self, what: str, value: Any = None) -> None:
+        os.write(self._number, (json.dumps([what, value]) + "\n").encode())
+
+
+def _carry_out(order: Order) -> int:
+    records = _Records(order.records)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            _run(order, records)
+        except Exception as error:
+            notes = [note for note in getattr(error, "__notes__", ()) if str(note).startswith("torchpipe: raised")]
+            text = " ".join([str(error), *map(str, notes)])
+            records.tell("error", [type(error).__name__, text, traceback.format_exc()])
+            return 1
+        finally:
+            records.tell("warnings", [f"{item.category.__name__}: {item.message}" for item in told])
+    return 0
+
+
+def _run(order: Order, records: _Records) -> None:
+    identify = None if order.identify is None else object_named(order.identify)
+    maker = Maker(order.target)
+    made = maker.make({"epoch": order.epoch, **order.arguments})
+    told = {"name": made.name, "ours": made.is_ours, "takes": maker.takes, "function": maker.is_function}
+    records.tell("made", told)
+    if order.probe:
+        records.tell("probed", _probe(made.loader))
+        return
+    if order.load is not None:
+        state = torch.load(order.load, weights_only=False)
+        if state is not None:
+            made.load(state)
+    _Loop(order, records, maker, made, identify).run()
+
+
+class _Loop:
+    """The loops of a training: ``for epoch in range(epoch, epochs): for batch in loader``."""
+
+    def __init__(self, order: Order, records: _Records, maker: Maker, made: Made, identify: Any) -> None:
+        self.order, self.records, self.maker, self.made, self.identify = order, records, maker, made, identify
+        self.count = 0
+
+    def run(self) -> None:
+        order = self.order
+        # A state behind an epoch's last batch: the rest of that loop is empty, or the next epoch begins at once.
+        expect_empty = order.at_end
+        epoch = order.epoch
+        first = True
+        while epoch + expect_empty < order.epochs:
+            if not first and "epoch" in self.maker.takes:
+                self.made = self.maker.make({**order.arguments, "epoch": epoch})
+            first = False
+            came = self._epoch(epoch + expect_empty, silent=expect_empty)
+            if came is None:
+                return
+            epoch += 1 if not expect_empty or not came else 2
+            expect_empty = False
+        self.records.tell("ended")
+
+    def _epoch(self, epoch: int, *, silent: bool) -> int | None:
+        """How many batches came; None if this was the last one to be taken."""
+        order, came = self.order, 0
+        if not silent:
+            self.records.tell("epoch", epoch)
+        for batch in self.made.epoch():
+            if self.count == 0:
+                self.records.tell("has_state", self.made.has_state)
+            self.count += 1
+            came += 1
+            samples = samples_of(batch, self.identify)
+            self.records.tell("batch", [epoch, [[one.id, dict(one.fields)] for one in samples]])
+            if order.save_ends is not None and self.count == order.ends:
+                self._save(order.save_ends[0])
+            if self.count in order.kill:
+                self._kill_worker()
+            if self.count == order.stop:
+                self._stop()
+                return None
+            if self.count >= order.limit:
+                self.records.tell("limited")
+                return None
+        if order.save_ends is not None and self.count == order.ends:
+            self._save(order.save_ends[1])
+            self.records.tell("saved")
+            return None
+        return came
+
+    def _save(self, path: str) -> None:
+        torch.save(self.made.save(), path)
+
+    def _stop(self) -> None:
+        if self.order.save is not None:
+            self._save(self.order.save)
+            self.records.tell("saved")
+        if self.order.by_kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _kill_worker(self) -> None:
+        """One of those that multiprocessing knows, else of this process's children."""
+        workers = [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+        workers = sorted(workers or children_of(os.getpid()))
+        if not workers:
+            self.records.tell("no_worker")
+            return
+        os.kill(workers[self.count % len(workers)], signal.SIGKILL)
+        self.records.tell("killed", self.count)
+
+
+def _probe(loader: Any) -> list[str]:
+    """Ask a map-style dataset for a sample again, under the same random states: what it should not tell apart."""
+    dataset = getattr(loader, "dataset", None)
+    if not hasattr(type(dataset), "__getitem__") or not hasattr(type(dataset), "__len__"):
+        return []
+    name = type(dataset).__qualname__
+    found = []
+    for index in range(min(_PROBED, len(dataset))):  # type: ignore[arg-type]
+        first = _asked(dataset, index)
+        before = digest_of(first)
+        second = digest_of(_asked(dataset, index))
+        if digest_of(first) != before:
+            found.append(f"{name}[{index}] gives an object that it changes when it is asked again")
+        elif second != before:
+            found.append(
+                f"{name}[{index}], asked twice under the same random states, gives two different samples: it counts or "
+                "remembers its calls, changes in place what it keeps, or draws from a clock or a generator of its own"
+            )
+        if found:
+            break
+    return found
+
+
+def _asked(dataset: Any, index: int) -> Any:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    return dataset[index]
+
+
+if __name__ == "__main__":
+    begun = _serve()
+    if begun is not None:
+        _to_log(begun)
+        sys.exit(_carry_out(begun))

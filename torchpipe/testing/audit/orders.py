@@ -1,0 +1,105 @@
+"""What one run is told to do, and what it tells of it. Plain data between the two processes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchpipe.testing.audit.samples import Sample
+
+__all__ = ["Batch", "Order", "Told"]
+
+Batch = list[Sample]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One run: from ``epoch`` (its rest, if ``load`` names a state) to ``epochs``, or to the end that is asked for.
+
+    ``stop``: ``break`` behind so many batches, save to ``save``, and end, as a script ends or by SIGKILL (``by_kill``).
+    ``save_ends``: two files, for states behind the last of ``ends`` batches, and behind the end of that epoch's loop.
+    ``kill``: numbers of batches behind which a worker gets SIGKILL. ``limit``: no more batches than these. Files are
+    absolute paths. ``probe``: no run; one sample of a map-style dataset is asked for twice.
+    """
+
+    target: str
+    records: str
+    log: str
+    identify: str | None = None
+    arguments: dict[str, int | None] = field(default_factory=dict)
+    epoch: int = 0
+    epochs: int = 1
+    load: str | None = None
+    at_end: bool = False
+    stop: int | None = None
+    save: str | None = None
+    by_kill: bool = False
+    ends: int | None = None
+    save_ends: tuple[str, str] | None = None
+    kill: tuple[int, ...] = ()
+    limit: int = 10_000
+    strict: bool = False
+    probe: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Order:
+        return cls(**json.loads(text))
+
+
+@dataclass
+class Told:
+    """What a run said: ``epochs`` has its batches; ``error`` is (type, text, traceback)."""
+
+    epochs: dict[int, list[Batch]] = field(default_factory=lambda: defaultdict(list))
+    made: dict[str, Any] = field(default_factory=dict)
+    has_state: bool = False
+    saved: bool = False
+    killed: int = 0
+    no_worker: bool = False
+    ended: bool = False
+    limited: bool = False
+    error: tuple[str, str, str] | None = None
+    warnings: list[str] = field(default_factory=list)
+    probed: list[str] = field(default_factory=list)
+    hung_s: float = 0.0
+    left: int = 0
+    code: int | None = None
+    log: str = ""
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.epochs.values()))
+
+    def read(self, records: Path) -> Told:
+        """Take in what the run wrote, as far as it got."""
+        text = records.read_bytes().decode(errors="replace") if records.exists() else ""
+        for line in text.splitlines(keepends=True):
+            if line.endswith("\n"):  # the last one may be cut off by a SIGKILL
+                self._take(*json.loads(line))
+        return self
+
+    def _take(self, what: str, value: Any) -> None:
+        if what == "batch":
+            epoch, samples = value
+            self.epochs[epoch].append([Sample(one, fields) for one, fields in samples])
+        elif what == "epoch":
+            self.epochs[value] = self.epochs[value]
+        elif what == "killed":
+            self.killed += 1
+        elif what == "error":
+            self.error = tuple(value)
+        elif what in ("warnings", "probed"):
+            setattr(self, what, value)
+        elif what == "made":
+            self.made = value
+        elif what == "has_state":
+            self.has_state = value
+        elif what in ("saved", "no_worker", "ended", "limited"):
+            setattr(self, what, True)
