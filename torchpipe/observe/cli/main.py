@@ -240,7 +240,7 @@ def _audit(options: argparse.Namespace) -> tuple[int, Any]:
         timeout_s=options.timeout,
         seed=options.seed,
         unseeded=options.unseeded,
-        told=lambda row: print(f"{row.verdict:<8} {plain(row.check)}", file=sys.stderr, flush=True),
+        on_row=lambda row: print(f"{row.verdict:<8} {plain(row.check)}", file=sys.stderr, flush=True),
     )
     if options.html is not None:
         Path(options.html).write_text(found.to_html())

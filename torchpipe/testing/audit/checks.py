@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchpipe.testing.audit.differences import Difference, Judgement, difference
-from torchpipe.testing.audit.orders import Batch, Order, Told
+from torchpipe.testing.audit.orders import Batch, Order, RunResult
 from torchpipe.testing.audit.processes import Runner
 from torchpipe.testing.audit.report import AuditReport, Row, Verdict
 
@@ -34,7 +34,7 @@ def audit(
     timeout_s: float = 60.0,
     seed: int = 0,
     unseeded: bool = False,
-    told: Callable[[Row], None] = lambda _: None,
+    on_row: Callable[[Row], None] = lambda _: None,
 ) -> AuditReport:
     """Run the loader that ``target`` makes, whole and cut off, and compare. Takes some twenty runs of it.
 
@@ -43,7 +43,7 @@ def audit(
     that gives the ids of its samples; see ``samples_of`` for what happens without. ``kills``: how often the run is cut
     off, at batches drawn by ``seed``. ``workers``: the number to run with, then others to resume under. ``batches``: at
     most so many are read, for streams without an end. ``timeout_s``: a run that gives no batch for so long hangs.
-    ``unseeded``: two whole runs may differ. ``told`` is called with each row as soon as it is there.
+    ``unseeded``: two whole runs may differ. ``on_row`` is called with each row as soon as it is there.
 
     Each run is a process with a session of its own; what it leaves behind is found, counted and ended. Linux only.
     Raises: ValueError for arguments that cannot be, or ``workers`` that the function does not take.
@@ -61,7 +61,7 @@ def audit(
             timeout_s=timeout_s,
             seed=seed,
             unseeded=unseeded,
-            told=told,
+            on_row=on_row,
         )
 
 
@@ -77,7 +77,7 @@ def audit_in(
     timeout_s: float = 60.0,
     seed: int = 0,
     unseeded: bool = False,
-    told: Callable[[Row], None] = lambda _: None,
+    on_row: Callable[[Row], None] = lambda _: None,
 ) -> AuditReport:
     """:func:`audit` by two runners that are there already."""
     for name, number, least in (("kills", kills, 0), ("epochs", epochs, 1), ("batches", batches, 2)):
@@ -96,7 +96,7 @@ def audit_in(
             arguments={"workers": workers[0]} if workers else {},
         )
         others = list(workers[1:])
-        return _Audit(base, Path(folder), runners, kills, others, timeout_s, seed, unseeded, told).report()
+        return _Audit(base, Path(folder), runners, kills, others, timeout_s, seed, unseeded, on_row).report()
 
 
 @dataclass
@@ -119,11 +119,11 @@ class _Audit:
     timeout_s: float
     seed: int
     unseeded: bool
-    told: Callable[[Row], None]
+    on_row: Callable[[Row], None]
     rows: list[Row] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     judged: Judgement = field(default_factory=Judgement)
-    whole: Told = field(default_factory=Told)
+    whole: RunResult = field(default_factory=RunResult)
     number: int = 0
     cuts: list[_Cut] = field(default_factory=list)
     cut_found: Difference = field(default_factory=Difference)
@@ -139,11 +139,11 @@ class _Audit:
         self.number += 1
         return str(self.folder / f"{self.number}.pt")
 
-    def run(self, runner: int = 0, **changes: Any) -> Told:
+    def run(self, runner: int = 0, **changes: Any) -> RunResult:
         self.runners[runner].begin(self.order(**changes))
         return self.runners[runner].finish(self.timeout_s)
 
-    def row(self, check: str, runs: Iterable[Told], found: Difference | None, **more: Any) -> Row:
+    def row(self, check: str, runs: Iterable[RunResult], found: Difference | None, **more: Any) -> Row:
         """A row of what ``runs`` gave together; ``loud``: an error is a refusal here, and no fault."""
         runs, loud = list(runs), more.pop("loud", False)
         hung = [run.hung_s for run in runs if run.hung_s]
@@ -164,13 +164,13 @@ class _Audit:
             row.lost, row.repeated = counted.lost, counted.repeated
             row.reordered = counted.reordered if self.judged.order and self.judged.ids else None
             row.changed = counted.changed if self.judged.content and self.judged.ids else None
-            texts += _told(counted)
+            texts += _remarks(counted)
         row.text = "; ".join(texts)
         return self.add(row)
 
     def add(self, row: Row) -> Row:
         self.rows.append(row)
-        self.told(row)
+        self.on_row(row)
         return row
 
     def left_out(self, check: str, why: str) -> None:
@@ -253,13 +253,13 @@ class _Audit:
 
     def cut_off(self) -> None:
         """Cut off again and again, each time resumed in a new process, from what the one before it saved."""
-        places = self._places()
-        runs: list[Told] = []
+        points = self._cut_points()
+        runs: list[RunResult] = []
         cut = _Cut(defaultdict(list), "", 0, False)
         first = ""
-        for step, place in enumerate([*places, None]):
+        for step, point in enumerate([*points, None]):
             done = sum(map(len, cut.came.values()))
-            stop = None if place is None else place - (places[step - 1] if step else 0)
+            stop = None if point is None else point - (points[step - 1] if step else 0)
             state = self.state()
             changes = _resumed(cut) if step else {}
             run = self.run(
@@ -267,7 +267,7 @@ class _Audit:
             )
             runs.append(run)
             cut = self._after(cut, run, state)
-            if place is None or not run.saved:
+            if point is None or not run.saved:
                 break
             self.cuts.append(cut)
             first = first or self._first_after(cut)
@@ -285,12 +285,12 @@ class _Audit:
     def _limit(self) -> int:
         return self.whole.count if self.whole.limited else self.base.limit
 
-    def _places(self) -> list[int]:
+    def _cut_points(self) -> list[int]:
         draws = random.Random(self.seed)
         count = self.whole.count
         return sorted(draws.sample(range(1, count), min(self.kills, count - 1)))
 
-    def _after(self, before: _Cut, run: Told, state: str) -> _Cut:
+    def _after(self, before: _Cut, run: RunResult, state: str) -> _Cut:
         came: dict[int, list[Batch]] = defaultdict(list)
         for part in (before.came, run.epochs):
             for epoch, batches in part.items():
@@ -406,7 +406,7 @@ class _Audit:
             total = part if part and not total else total
         self.row(check, [*before, *after], total, loud=True)
 
-    def _ranks(self, *changes: Mapping[str, Any]) -> list[Told]:
+    def _ranks(self, *changes: Mapping[str, Any]) -> list[RunResult]:
         """Both at the same time, since they may speak with each other."""
         port = str(_free_port())
         for rank, (runner, change) in enumerate(zip(self.runners, changes or ({}, {}))):
@@ -449,7 +449,7 @@ def _until(expected: Mapping[int, Sequence[Batch]], came: Mapping[int, Sequence[
     return {epoch: list(expected.get(epoch, ()))[: len(batches)] for epoch, batches in came.items()}
 
 
-def _told(found: Difference) -> Iterator[str]:
+def _remarks(found: Difference) -> Iterator[str]:
     if found.first:
         yield f"from {found.first} on" + (f", {found.since}" if found.since else "")
     if found.fields - {""}:
@@ -457,15 +457,15 @@ def _told(found: Difference) -> Iterator[str]:
     if found.unjudged:
         yield f"{found.unjudged} have another content, and no id that says which they are: name a function by --id"
     if found.recut:
-        yield f"{found.recut} of the reordered ones only because batches are cut at other places"
+        yield f"{found.recut} of the reordered ones only because batches are cut at other points"
 
 
-def _died(run: Told) -> bool:
+def _died(run: RunResult) -> bool:
     """True if it neither ended nor said why, and was not meant to be killed."""
     return not run.hung_s and run.error is None and run.code not in (0, None) and not run.saved
 
 
-def _error_of(run: Told) -> str:
+def _error_of(run: RunResult) -> str:
     if run.error is not None:
         kind, text, trace = run.error
         lines = [line for line in trace.strip().splitlines() if line.strip(" ^~")]

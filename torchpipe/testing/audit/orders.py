@@ -10,7 +10,7 @@ from typing import Any
 
 from torchpipe.testing.audit.samples import Sample
 
-__all__ = ["Batch", "Order", "Told"]
+__all__ = ["Batch", "Order", "RunResult"]
 
 Batch = list[Sample]
 
@@ -54,7 +54,7 @@ class Order:
 
 
 @dataclass
-class Told:
+class RunResult:
     """What a run said: ``epochs`` has its batches; ``error`` is (type, text, traceback)."""
 
     epochs: dict[int, list[Batch]] = field(default_factory=lambda: defaultdict(list))
@@ -77,7 +77,7 @@ class Told:
     def count(self) -> int:
         return sum(map(len, self.epochs.values()))
 
-    def read(self, records: Path) -> Told:
+    def read(self, records: Path) -> RunResult:
         """Take in what the run wrote, as far as it got."""
         text = records.read_bytes().decode(errors="replace") if records.exists() else ""
         for line in text.splitlines(keepends=True):

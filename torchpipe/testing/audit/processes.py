@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from torchpipe.testing.audit.orders import Order, Told
+from torchpipe.testing.audit.orders import Order, RunResult
 
 __all__ = ["Runner", "children_of"]
 
@@ -66,11 +66,11 @@ class Runner:
         self._process.stdin.write(order.to_json().encode() + b"\n")
         self._process.stdin.flush()
 
-    def finish(self, patience_s: float) -> Told:
+    def finish(self, patience_s: float) -> RunResult:
         """Wait for the run that has begun: until it has written nothing for ``patience_s``."""
         order = self._order
         assert order is not None
-        told, records = Told(), Path(order.records)
+        result, records = RunResult(), Path(order.records)
         self._sessions.add(self._answer(60.0 + patience_s))
         seen, since = -1, time.monotonic()
         while (code := self._line(0.05)) is None:
@@ -78,16 +78,16 @@ class Runner:
             if size != seen:
                 seen, since = size, time.monotonic()
             elif time.monotonic() - since > patience_s:
-                told.hung_s = patience_s
+                result.hung_s = patience_s
                 self._end_left()
                 code = self._answer(60.0)
                 break
-        told.code = code
-        if not told.hung_s:
-            told.left = self._wait_none_left()
+        result.code = code
+        if not result.hung_s:
+            result.left = self._wait_none_left()
         self._end_left()
-        told.log = Path(order.log).read_text(errors="replace")[-4000:] if Path(order.log).exists() else ""
-        return told.read(records)
+        result.log = Path(order.log).read_text(errors="replace")[-4000:] if Path(order.log).exists() else ""
+        return result.read(records)
 
     def _answer(self, limit_s: float) -> int:
         answer = self._line(limit_s)
