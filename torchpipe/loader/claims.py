@@ -4,8 +4,8 @@ Runs in the user's process. A loader's own state counts what it has handed out. 
 finish in any order (rollouts, generation, scoring), a resume from it would skip what was still open. A claim is open
 until it is done or dropped, whoever finishes first.
 
-The state is the loader's, noted before an item that is not younger than the oldest open claim, and the numbers of the
-open ones. With 10 items given, of which 3 and 7 are open, and a state noted before item 2: ``noted`` (0, 2), ``next``
+The state is the loader's, taken before an item that is not younger than the oldest open claim, and the numbers of the
+open ones. With 10 items given, of which 3 and 7 are open, and a state taken before item 2: ``from`` (0, 2), ``next``
 (0, 10), ``open`` [(0, 3), (0, 7)]. A resume goes to item 2, passes over 2, gives 3, passes over 4 to 6, gives 7, passes
 over 8 and 9, and goes on.
 """
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 KEY = "claims"  # in a loader's state
 _PATIENCE_S = 60.0
-_NOTES = 8  # states that are noted while as many items are taken as may be open
+_REMEMBERED = 8  # positions that are remembered while as many items are taken as may be open
 
 
 class Number(NamedTuple):
@@ -182,12 +182,12 @@ class Claims(Iterator[Claim[T]], Generic[T]):
         self._open: dict[Number, _Open] = {}
         self._again: deque[Number] = deque()
         self._results: deque[tuple[Number, list[Any]]] = deque()
-        self._noted: deque[tuple[Number, Any]] = deque()  # loaders' positions, each before that item
-        self._since_noted = 0
+        self._remembered: deque[tuple[Number, Any]] = deque()  # loaders' positions, each before that item
+        self._since_remembered = 0
         self._next: Number | None = None  # the item that comes next; None: not begun
         self._at_hand: tuple[T] | None = None  # that item, once it is made
         self._left_open: set[Number] = set()  # of a loaded state: to be given again
-        self._known_to: Number | None = None  # what is before it, and not left open, was done before the state
+        self._finished_to: Number | None = None  # what is before it, and not left open, was done before the state
         self._version = 0
         self._counts = {"done": 0, "dropped": 0, "again": 0, "passed": 0}
         self._reasons: dict[str, int] = {}
@@ -209,12 +209,12 @@ class Claims(Iterator[Claim[T]], Generic[T]):
         with self._pulling:
             self._check_open()
             stream = self._loader._iterate_claims(self)
-            place = self._loader._position_now()
+            position = self._loader._position_now()
             with self._changed:
                 self._stream, self._at_hand = stream, None
-                self._next = Number(place.epoch, place.delivered)
+                self._next = Number(position.epoch, position.delivered)
                 self._check_none_lost(self._next)
-                self._note(place)
+                self._remember(position)
         return self
 
     def __next__(self) -> Claim[T]:
@@ -285,21 +285,21 @@ class Claims(Iterator[Claim[T]], Generic[T]):
         while self._at_hand is None:
             if self._stream is None or self._next is None:
                 raise StopIteration
-            if self._since_noted * _NOTES >= self._ahead:
-                place = self._loader._position_now()
+            if self._since_remembered * _REMEMBERED >= self._ahead:
+                position = self._loader._position_now()
                 with self._changed:
-                    self._note(place)
+                    self._remember(position)
             try:
                 item = next(self._stream)
             except StopIteration:
-                place = self._loader._position_now()
+                position = self._loader._position_now()
                 with self._changed:
-                    self._stream, self._next = None, Number(place.epoch, place.delivered)
-                    self._note(place)
+                    self._stream, self._next = None, Number(position.epoch, position.delivered)
+                    self._remember(position)
                 raise
             with self._changed:
-                self._since_noted += 1
-                if self._known_to is None or self._next >= self._known_to or self._next in self._left_open:
+                self._since_remembered += 1
+                if self._finished_to is None or self._next >= self._finished_to or self._next in self._left_open:
                     self._at_hand = (item,)
                 else:
                     self._counts["passed"] += 1
@@ -316,18 +316,18 @@ class Claims(Iterator[Claim[T]], Generic[T]):
             self._open[number] = _Open(self._version, time.monotonic(), item=kept)
             return Claim(item, number, self._version, self)
 
-    def _note(self, place: _Position) -> None:
-        """Note where the loader stands, and forget what is older than the oldest open claim needs."""
+    def _remember(self, position: _Position) -> None:
+        """Remember the loader's position, and forget those that are older than the oldest open claim needs."""
         assert self._next is not None
-        self._noted.append((self._next, place))
-        self._since_noted = 0
+        self._remembered.append((self._next, position))
+        self._since_remembered = 0
         self._forget()
 
     def _forget(self) -> None:
         oldest = min((*self._open, *self._left_open), default=self._next)
         assert oldest is not None
-        while len(self._noted) > 1 and self._noted[1][0] <= oldest:
-            self._noted.popleft()
+        while len(self._remembered) > 1 and self._remembered[1][0] <= oldest:
+            self._remembered.popleft()
 
     # -- finishing -----------------------------------------------------------------------------------------------------
 
@@ -433,10 +433,10 @@ class Claims(Iterator[Claim[T]], Generic[T]):
             if self._next is None:
                 return self._loader._state_at(self._loader._position_now())
             self._forget()
-            number, place = self._noted[0]
-            told = {
-                "noted": number,
-                "next": self._next if self._known_to is None else max(self._next, self._known_to),
+            number, position = self._remembered[0]
+            saved = {
+                "from": number,
+                "next": self._next if self._finished_to is None else max(self._next, self._finished_to),
                 "open": sorted((*self._open, *self._left_open)),
                 "version": self._version,
                 "counts": dict(self._counts),
@@ -444,23 +444,23 @@ class Claims(Iterator[Claim[T]], Generic[T]):
                 "results": list(self._results),
                 "ranks": self._loader._ranks_of_claims(),
             }
-        return self._loader._state_at(place) | {KEY: as_text(encode(_plain(told)))}
+        return self._loader._state_at(position) | {KEY: as_text(encode(_plain(saved)))}
 
-    def _load(self, told: Mapping[str, Any]) -> None:
+    def _load(self, saved: Mapping[str, Any]) -> None:
         """Take up what a state says of claims; the loader has taken up its own part."""
         with self._changed:
             self._stream = self._at_hand = None
             self._open.clear()
             self._again.clear()
-            self._noted.clear()
-            self._left_open = {Number(*number) for number in told["open"]}
-            self._known_to = Number(*told["next"])
-            self._next = Number(*told["noted"])
-            self._note(self._loader._position_now())
-            self._version = told["version"]
-            self._counts = dict.fromkeys(self._counts, 0) | told["counts"]
-            self._reasons = dict(told["reasons"])
-            self._results = deque((Number(*number), list(results)) for number, results in told["results"])
+            self._remembered.clear()
+            self._left_open = {Number(*number) for number in saved["open"]}
+            self._finished_to = Number(*saved["next"])
+            self._next = Number(*saved["from"])
+            self._remember(self._loader._position_now())
+            self._version = saved["version"]
+            self._counts = dict.fromkeys(self._counts, 0) | saved["counts"]
+            self._reasons = dict(saved["reasons"])
+            self._results = deque((Number(*number), list(results)) for number, results in saved["results"])
             self._changed.notify_all()
 
 
@@ -555,38 +555,38 @@ class Claimable:
         rest = {name: value for name, value in state.items() if name != KEY}
         return rest, _read(state[KEY], self._ranks_of_claims(), allow_pickle)  # type: ignore[attr-defined]
 
-    def _load_claims(self, told: dict[str, Any] | None) -> None:
+    def _load_claims(self, saved: dict[str, Any] | None) -> None:
         """The loader has taken up a state, which says this of claims."""
         if self._claims is None:
-            self._claims_to_load = told
-        elif told is None:
+            self._claims_to_load = saved
+        elif saved is None:
             self._claims.close()
             self._claims = None
         else:
-            self._claims._load(told)
+            self._claims._load(saved)
 
 
 def _read(value: Any, ranks: list[int], allow_pickle: bool) -> dict[str, Any]:
-    told = decode(from_text(value), allow_pickle=allow_pickle) if isinstance(value, str) else None
-    names = {"noted", "next", "open", "version", "counts", "reasons", "results", "ranks"}
-    if not isinstance(told, dict) or told.keys() != names:
+    saved = decode(from_text(value), allow_pickle=allow_pickle) if isinstance(value, str) else None
+    names = {"from", "next", "open", "version", "counts", "reasons", "results", "ranks"}
+    if not isinstance(saved, dict) or saved.keys() != names:
         raise StateError(f"the claims of the state are damaged: {value!r:.60}. Use an older checkpoint")
-    numbers = [told["noted"], told["next"], *told["open"]]
+    numbers = [saved["from"], saved["next"], *saved["open"]]
     sound = (
         all(type(number) is list and len(number) == 2 for number in numbers)
         and all(type(part) is int and part >= 0 for number in numbers for part in number)
-        and told["noted"] <= told["next"]
-        and all(told["noted"] <= number < told["next"] for number in told["open"])
-        and type(told["version"]) is int
-        and type(told["counts"]) is type(told["reasons"]) is dict
-        and type(told["results"]) is list
+        and saved["from"] <= saved["next"]
+        and all(saved["from"] <= number < saved["next"] for number in saved["open"])
+        and type(saved["version"]) is int
+        and type(saved["counts"]) is type(saved["reasons"]) is dict
+        and type(saved["results"]) is list
     )
     if not sound:
-        raise StateError(f"the claims of the state are damaged: {told!r:.200}. Use an older checkpoint")
-    if told["ranks"] != ranks:
-        rank, world, size = told["ranks"]
+        raise StateError(f"the claims of the state are damaged: {saved!r:.200}. Use an older checkpoint")
+    if saved["ranks"] != ranks:
+        rank, world, size = saved["ranks"]
         raise StateMismatchError(
             f"the claims are those of rank {rank} of {world}, with batches of {size}; this loader is rank {ranks[0]} "
             f"of {ranks[1]}, with batches of {ranks[2]}: load on each rank the state that it saved, in a run of as many"
         )
-    return told
+    return saved
