@@ -38,10 +38,13 @@ _CHANGES = (
     ("        claim.done()\n", "        room.release()\n"),
     ("    while claims.epoch < epochs:\n", "    while not ended:\n"),
     (
-        "        async for claim in claims:  # waits while 32 are open\n",
-        "        for claim in loader:\n            await room.acquire()\n",
+        "            async for claim in claims:  # waits while 32 are open\n",
+        "            for claim in loader:\n                await room.acquire()\n",
     ),
-    ("        await asyncio.gather(*working)\n", "        ended = True\n        await asyncio.gather(*working)\n"),
+    (
+        "                working.create_task(work(claim))\n",
+        "                working.create_task(work(claim))\n            ended = True\n",
+    ),
 )
 
 

@@ -441,6 +441,14 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             raise StateError("an exact state is one of a loop that has begun: take the next batch, and save then")
         return self._live.exact(batches)
 
+    def _coming_number(self) -> tuple[int, int]:
+        self._hear_samplers()
+        coming = self._epochs.coming
+        return (coming.epoch, 0) if isinstance(coming, Fresh) else (coming.position.epoch, coming.position.delivered)
+
+    def _tell_opaque(self, payload: bytes) -> None:
+        self._opaque.tell(payload)
+
     def _ranks_of_claims(self) -> list[int]:
         ranks, rank = ranks_of_sampler([self.dataset, *parts_of(self.sampler), *parts_of(self.batch_sampler)])
         return [rank, ranks, self.batch_size or 0]
@@ -473,7 +481,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         keep_start(self)
-        state_dict, claimed = self._without_claims(state_dict, allow_pickle)
+        state_dict, claimed = self._split_state(state_dict, allow_pickle)
         position = None
         if is_stateful_loaders(state_dict) and not self.distributed:
             position = position_of(state_dict, self)
@@ -518,6 +526,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         if self._pid != os.getpid():
             return
         self._epochs.beginning.check_outside()
+        self._interrupt_claims()
         if (live := self._live) is not None:
             live.supersede()
         self._end_workers()
@@ -543,6 +552,10 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         Raises: TypeError for one that has been iterated.
         """
         self._settle()
+        if self._claims is not None and (open_ones := self._claims.would_lose()):
+            raise TypeError(
+                f"{open_ones}, and a copy of the loader would not have them: save and load its state instead"
+            )
         if self._epochs.begun:
             where = "has been iterated" if self._live is None else "is at work"
             raise TypeError(

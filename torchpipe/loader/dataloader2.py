@@ -254,6 +254,13 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
     def _state_at(self, position: LoaderState) -> dict[str, Any]:
         return self._run.tell(self._run.own_state(position))
 
+    def _coming_number(self) -> tuple[int, int]:
+        coming = self._epochs.coming
+        return (coming.epoch, 0) if isinstance(coming, Fresh) else (coming.position.epoch, coming.position.delivered)
+
+    def _tell_opaque(self, payload: bytes) -> None:
+        self._run.tell_opaque(payload)
+
     def _ranks_of_claims(self) -> list[int]:
         return [self.reading_service.rank, self.reading_service.world_size, 1]
 
@@ -281,7 +288,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         """
         self._check_process()
         service = self.reading_service
-        plain, claimed = self._without_claims(state_dict, allow_pickle)
+        plain, claimed = self._split_state(state_dict, allow_pickle)
         state = LoaderState.from_dict(
             plain,
             self._run.graph_text,
@@ -330,6 +337,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         if self._pid not in (0, os.getpid()):
             return
         self._refuse_inside("shutdown()")
+        self._interrupt_claims()
         try:
             with ExitStack() as stack:
                 stack.callback(self.reading_service.finalize)

@@ -111,9 +111,13 @@ class Run:
             position = replace(position, position=self.service.exact_position(start))
         return position.to_dict(self.graph_text, common=self.common, turns=self.service.part.turns)
 
+    def tell_opaque(self, payload: bytes) -> None:
+        """Warn of what in ``payload`` only pickle can rebuild."""
+        self._opaque.tell(payload)
+
     def tell(self, state: dict[str, Any]) -> dict[str, Any]:
         """``state``, once it has been warned of what in it only pickle can rebuild, and of its size."""
-        self._opaque.tell(state["payload"])
+        self.tell_opaque(state["payload"])
         self._sizes.note(state, self.graph)
         return state
 

@@ -74,6 +74,11 @@ class FlatState:
     @classmethod
     def read(cls, state: Any, *, allow_pickle: bool = False, keep_opaque: bool = False) -> FlatState:
         """What a flat dict says. Raises: StateError for what is no loader state; StateMismatchError for a version."""
+        if isinstance(state, Mapping) and "claims" in state:
+            raise StateError(
+                "the state has open claims, which only the loader of the rank that saved it can take up: give it to "
+                "load_state_dict() there, and save each rank's own under a name of its own"
+            )
         if not isinstance(state, Mapping):
             raise StateError(
                 f"a loader state is the dict from state_dict(), got {type(state).__name__}: {shown(state)}. Read a "
