@@ -58,7 +58,7 @@ class RankedReadingService(PreparingReadingService):
         if total // part.count > MAX_SHARDS:
             raise ValueError(
                 f"total_shards={total} makes {total // part.count} shards on each of {world} ranks, and a rank hosts "
-                f"at most {MAX_SHARDS}: use more ranks, or fewer shards"
+                f"at most {MAX_SHARDS}: use a number of ranks that has more divisors in common with it, or fewer shards"
             )
         if part.turns > 1 and self.rank == 0:
             warn_user(

@@ -396,7 +396,10 @@ def test_states_that_do_not_belong_together_are_refused_by_name() -> None:
     for chosen, match in (
         ([], "no states"),
         (states[:2], "of rank 2, 3 of 4 is missing"),
-        ([*states, _saved(4, count=3)[1]], "rank 1 of 4 has states after 2 and 3 items: .*at the same step"),
+        (
+            [*states, _saved(4, count=3)[1]],
+            "the shards of rank 1 of 4 have states after 2 and 3 items: .*at the same step",
+        ),
         ([*states[:3], _saved(4, seed=6)[3]], "seed differs .*rank 2: 5, rank 3: 6"),
         ([*states[:3], _saved(2, 2)[1]], "world_size differs .*rank 2: 4, rank 1: 2"),
         ([*states[:3], _saved(4, 8)[3]], "num_shards differs .*rank 2: 1, rank 3: 2"),

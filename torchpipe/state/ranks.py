@@ -87,8 +87,8 @@ def _check_together(states: Sequence[Mapping[str, Any]]) -> None:
     for rank, different in positions.items():
         if len(different) > 1:
             raise StateMismatchError(
-                f"rank {rank} of {world} has states after {' and '.join(map(str, sorted(different)))} items: give the "
-                "states that all ranks have saved at the same step"
+                f"the shards of rank {rank} of {world} have states after {' and '.join(map(str, sorted(different)))} "
+                "items: give the states that all ranks which share them have saved at the same step"
             )
     missing = [str(rank) for rank in range(min(world, 1 << 16)) if rank not in positions]
     if missing:
