@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from reading_services.engine.policy import Change, Hosting, Policy
+from reading_services.engine.policy import Change, Hosting, Policy, Rest
 from reading_services.engine.workers import WorkerCounters
 from torchpipe.stats import Budget
 from torchpipe.stats.sheet import AWAITING_CREDIT, MAKING, SENDING
@@ -121,7 +121,7 @@ class Autotune(Policy):
         self._most, self._budget = most, budget.filled()
         self._tuner = Tuner(self._budget, most)
         self._interval = _Measured(0.0)
-        self._room, self._room_until, self._rest_s = most, 0.0, _REST_S
+        self._room, self._rest = most, Rest(_REST_S, _MOST_REST_S)
 
     def first_workers(self, most: int) -> int:
         """As many as there are cores."""
@@ -132,8 +132,8 @@ class Autotune(Policy):
 
     def refused(self, workers: int, now: float) -> None:
         self._tuner.refused()
-        self._room, self._room_until = workers, now + self._rest_s
-        self._rest_s = min(_MOST_REST_S, 2 * self._rest_s)
+        self._room = workers
+        self._rest.begin(now)
         self._interval = _Measured(now)
 
     def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
@@ -152,9 +152,9 @@ class Autotune(Policy):
         if not all_ready:
             return None  # they are starting, which may take seconds
         if chosen.workers > self._room:  # there was room after all: the next refusal is a first one again
-            self._room, self._room_until, self._rest_s = self._most, 0.0, _REST_S
+            self._room, self._rest = self._most, Rest(_REST_S, _MOST_REST_S)
         if seen is not None:
-            choice = self._tuner.choose(chosen, seen, self._room if now < self._room_until else None)
+            choice = self._tuner.choose(chosen, seen, None if self._rest.is_over(now) else self._room)
         if (choice.workers, choice.window) == (chosen.workers, chosen.window):
             self._interval.counters = counters
             return None
@@ -185,11 +185,7 @@ class _Measured:
             number: item.pid for number, item in counters.items()
         }:
             return None
-        spent = []
-        for number, item in counters.items():
-            since = item.copy()
-            since.add(before[number], -1)
-            spent.append(since.times)
+        spent = [item.since(before[number]).times for number, item in counters.items()]
         count = max(1, len(spent))
 
         def part(*doing: int) -> float:

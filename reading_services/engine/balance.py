@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from reading_services.engine.policy import Change, Hosting, Policy
+from reading_services.engine.policy import Change, Hosting, Policy, Rest
 from reading_services.engine.workers import WorkerCounters
 from torchpipe.stats.sheet import MAKING, SENDING
 
@@ -52,7 +52,7 @@ class Balance(Policy):
     def __init__(self) -> None:
         self._speeds: dict[int, float] = {}  # items a second of work
         self._pids: dict[int, int] = {}
-        self._rest_s, self._rests_until = _INTERVAL_S, 0.0
+        self._rest = Rest(_INTERVAL_S, _MOST_REST_S)
         self._looked_at = self._unready_since = 0.0
         self._counters: dict[int, WorkerCounters] = {}
 
@@ -78,11 +78,10 @@ class Balance(Policy):
         elif change := self._spread(hosts, ready):
             self._counters = {}
             return change
-        if idle or now < self._rests_until or len(hosts) < 2:
+        if idle or not self._rest.is_over(now) or len(hosts) < 2:
             return None
         if change := self._faster(hosts, ready):
-            self._rests_until = now + self._rest_s
-            self._rest_s = min(_MOST_REST_S, 2 * self._rest_s)
+            self._rest.begin(now)
             self._counters = {}
         return change
 
@@ -119,11 +118,10 @@ class Balance(Policy):
                 self._speeds.pop(number, None)
             if number not in before or before[number].pid != item.pid:
                 continue
-            since = item.copy()
-            since.add(before[number], -1)
-            busy_s = since.times.seconds(MAKING) + since.times.seconds(SENDING)
-            if busy_s >= _LEAST_BUSY_S and since.times.made:
-                speed = since.times.made / busy_s
+            times = item.since(before[number]).times
+            busy_s = times.seconds(MAKING) + times.seconds(SENDING)
+            if busy_s >= _LEAST_BUSY_S and times.made:
+                speed = times.made / busy_s
                 self._speeds[number] = (self._speeds.get(number, speed) + speed) / 2
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from reading_services.engine.options import WorkerLimits
 from reading_services.engine.workers import WorkerCounters
 
-__all__ = ["Change", "Hosting", "Policy"]
+__all__ = ["Change", "Hosting", "Policy", "Rest"]
 
 
 class Hosting(Protocol):
@@ -45,6 +45,21 @@ class Change:
     window: int | None = None
     hosts: Mapping[int, int] | None = None
     why: str
+
+
+class Rest:
+    """How long a policy leaves alone what it has tried: ``first_s``, twice as long each time, ``most_s`` at most."""
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        self._next_s, self._most_s, self.until = first_s, most_s, 0.0
+
+    def begin(self, now: float) -> None:
+        self.until = now + self._next_s
+        self._next_s = min(self._most_s, 2 * self._next_s)
+
+    def is_over(self, now: float) -> bool:
+        """True also if none has begun."""
+        return now >= self.until
 
 
 class Policy:

@@ -35,7 +35,7 @@ class WorkerStats:
         self._restarts.clear()
 
     def ended(self, worker: Worker) -> None:
-        """It has ended, and what it has counters is about to go."""
+        """It has ended: note its counters before they go."""
         counters = worker.counters()
         if counters is not None:
             self._ended[worker.number] = self._since(worker.number, counters)
@@ -116,9 +116,7 @@ class WorkerStats:
 
     def _since(self, number: int, counters: WorkerCounters) -> WorkerCounters:
         """What was done after the epoch began, by those before it as well."""
-        since = counters.copy()
-        if number in self._before:
-            since.add(self._before[number], -1)
+        since = counters.since(self._before.get(number))
         if number in self._ended:
             since.add(self._ended[number])
         return since

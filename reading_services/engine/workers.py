@@ -158,6 +158,13 @@ class WorkerCounters:
         copied.add(self)
         return copied
 
+    def since(self, before: WorkerCounters | None) -> WorkerCounters:
+        """What was done after ``before`` was read, or in all if that is None."""
+        since = self.copy()
+        if before is not None:
+            since.add(before, -1)
+        return since
+
     def add(self, other: WorkerCounters, sign: int = 1) -> None:
         self.times.add(other.times, sign)
         for mine, theirs in zip(self.nodes, other.nodes):

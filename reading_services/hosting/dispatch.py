@@ -5,17 +5,15 @@ A shard asks for its next items; what it has not asked for stays here, so that n
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from reading_services.engine.messages import Backlog, Notice, Report, StartDispatch
+from reading_services.engine.messages import Backlog, Report, StartDispatch
 from reading_services.hosting.items import Images, unsendable
-from reading_services.hosting.left_out import LeftOutItems
+from reading_services.hosting.reports import Reports
 from reading_services.hosting.shards import ProgressNote
-from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
 from torchpipe.node.failures.failure import add_note
 from torchpipe.node.failures.remote_error import load_error
@@ -49,14 +47,12 @@ class DispatchHost:
         self._source: DispatchSource | None = None
         self.epoch: StartDispatch | None = None
         self._report_at = _FIRST_REPORT_ITEMS
-        self._left_out = LeftOutItems()
-        self._reports: list[Report] = []
+        self._reports = Reports()
         self._images = Images()
 
     def take_reports(self) -> list[Report]:
         """What there is to tell the user, once."""
-        reports, self._reports = [*self._reports, *self._left_out.take()], []
-        return reports
+        return self._reports.take()
 
     def begin(self, start: StartDispatch) -> None:
         """End the epoch before, and bring the source to its mark."""
@@ -64,21 +60,19 @@ class DispatchHost:
         self.epoch = start
         self._progress.skipping_to(0, start.mark_position)
         at = DispatchStart(mark=Mark(start.mark_position, start.mark_snapshot), needed=dict(start.needed))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with self._reports.of_warnings():
             try:
                 self._source = self._open(
                     start.spec(0),
                     at,
                     trace=self._progress.trace(note_steps=start.isolate_items),
-                    on_left_out=partial(self._left_out.note, None),
+                    on_left_out=partial(self._reports.left_out, None),
                     on_again=self._progress.remade,
                 )
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, at)
         self._progress.idle()
-        self._reports += [Notice(category=item.category.__name__, text=str(item.message)) for item in caught]
         if start.fail_at is not None:
             position, data = start.fail_at
             self._source.fail_at = (position, load_error(data))
@@ -107,10 +101,9 @@ class DispatchHost:
         self._progress.idle()
         if chunk.error is not None and (source.fail_at is None or chunk.error is not source.fail_at[1]):
             add_note(chunk.error, self._where)
-        if chunk.notice is not None:
-            self._reports.append(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+        self._reports.replay(chunk.notice)
         if source.longest >= self._report_at:
-            self._reports.append(Backlog(items=source.longest))
+            self._reports.add(Backlog(items=source.longest))
             self._report_at = 2 * source.longest
         return len(chunk.items)
 
@@ -130,8 +123,7 @@ class DispatchHost:
         assert self._source is not None
         entries = portion.entries
         items = [entry[0] if isinstance(entry, tuple) else entry for entry in entries]
-        # None: each for itself can be sent
-        index, failure = unsendable(items, "from the dispatcher to a worker") or (0, error)
+        index, failure = unsendable(items, "from the dispatcher to a worker", error)
         self._source.waiting(shard).extendleft(reversed(entries[index:]))
         del entries[index:]
         add_note(failure, self._where)
@@ -141,7 +133,6 @@ class DispatchHost:
         """Close the source. Idempotent."""
         source, self._source = self._source, None
         self.epoch = None
-        self._left_out.take()
-        self._reports.clear()
+        self._reports.take()
         if source is not None:
             source.close()

@@ -88,8 +88,8 @@ def _item_of(body: bytes, buffers: list[Any]) -> Any:
 
 
 class Images:
-    """Makes of an item what a worker keeps of it while it makes others: code of the user's may fill the same object
-    again. Calling it costs some 0.2 us for a dict or a list of numbers, and little more than sending it for the rest.
+    """Copies an item that waits to be sent, since the user's code may refill the same object for the next one. Calling
+    it costs some 0.2 us for a dict or a list of numbers, and little more than sending it for the rest.
     ``new_tensors``: True if nobody else holds the tensors in an item, which are then kept as they are. Not thread-safe.
     """
 
@@ -140,8 +140,11 @@ def _image_of_code(item: Any) -> Any:
     return _Image(file.getvalue(), [])
 
 
-def unsendable(items: list[Any], way: str) -> tuple[int, NotSerializableError] | None:
-    """(which is the first of ``items`` that cannot be sent ``way``, the error that is to stand in its place)."""
+def unsendable(items: list[Any], way: str, failure: Exception) -> tuple[int, Exception]:
+    """(which is the first of ``items`` that cannot be sent ``way``, the error that is to stand in its place).
+
+    If each item can be sent alone, the batch failed as a whole: then it is the first, and the error ``failure``.
+    """
     for index, item in enumerate(items):
         try:
             dump_items([item])
@@ -152,7 +155,7 @@ def unsendable(items: list[Any], way: str) -> tuple[int, NotSerializableError] |
             )
             error.__cause__ = culprit
             return index, error
-    return None
+    return 0, failure
 
 
 def load_items(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> list[Any]:

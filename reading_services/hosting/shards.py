@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from reading_services.engine.messages import Notice, Report, ShardStart, StartEpoch
+from reading_services.engine.messages import Report, ShardStart, StartEpoch
 from reading_services.hosting.items import Images, unsendable
-from reading_services.hosting.left_out import LeftOutItems
-from torchpipe.errors import ReplayWarning
+from reading_services.hosting.reports import Reports
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.node.context import Trace
@@ -86,8 +84,7 @@ class ShardHost:
         self.supply: Supply | None = None
         self._lanes: dict[int, _Lane] = {}
         self._installed: Shard | None = None  # whose global random states are in place
-        self._left_out = LeftOutItems()
-        self._reports: list[Report] = []
+        self._reports = Reports()
 
     @property
     def lanes(self) -> list[int]:
@@ -96,9 +93,7 @@ class ShardHost:
 
     def take_reports(self) -> list[Report]:
         """What there is to tell the user, once."""
-        generation = 0 if self.epoch is None else self.epoch.generation
-        reports, self._reports = [*self._reports, *self._left_out.take(generation)], []
-        return reports
+        return self._reports.take(0 if self.epoch is None else self.epoch.generation)
 
     def begin(self, start: StartEpoch, supply: Supply | None) -> None:
         """Let this be the present epoch: its shards can be started. Those that it says go on; all others end."""
@@ -118,8 +113,7 @@ class ShardHost:
         self._progress.skipping_to(start.lane, start.count)
         spec = epoch.spec(start.shard)
         self._install(None)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with self._reports.of_warnings():
             try:
                 shard = Shard(
                     self._graphs.of(spec),
@@ -130,7 +124,7 @@ class ShardHost:
                     supply=supply,
                     trace=self._progress.trace(note_steps=epoch.isolate_items),
                     memory=self._memory,
-                    on_left_out=partial(self._left_out.note, start.shard, lane=start.lane),
+                    on_left_out=partial(self._reports.left_out, start.shard, lane=start.lane),
                     on_again=self._progress.remade,
                     passing=(SystemExit, *self._passing),
                 )
@@ -144,7 +138,6 @@ class ShardHost:
                 return Chunk(error=error)
             finally:
                 self._progress.idle()
-                self._reports += [Notice(category=item.category.__name__, text=str(item.message)) for item in caught]
 
     def produce(self, number: int, limit: int, seconds: float) -> Chunk:
         """The next chunk of a lane: at most ``limit`` items, of which none is begun after ``seconds``."""
@@ -157,8 +150,7 @@ class ShardHost:
         chunk = lane.shard.produce(limit, seconds, partial(self._progress.making, number), keep)
         self._check_wanted()
         self._progress.idle()
-        if chunk.notice is not None:
-            self._reports.append(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+        self._reports.replay(chunk.notice)
         return chunk
 
     def retire(self, number: int) -> None:
@@ -177,8 +169,7 @@ class ShardHost:
         for number in self.lanes:
             self.retire(number)
         self.epoch = None
-        self._left_out.take()
-        self._reports.clear()
+        self._reports.take()
         supply, self.supply = self.supply, None
         if supply is not None:
             supply.close()
@@ -200,7 +191,6 @@ class ShardHost:
 
 def keep_sendable(chunk: Chunk, error: Exception) -> None:
     """Cut the chunk before the first item that cannot be sent, which becomes its error."""
-    # None: each for itself can be sent
-    index, chunk.error = unsendable(chunk.items, "from the worker to the main process") or (0, error)
+    index, chunk.error = unsendable(chunk.items, "from the worker to the main process", error)
     del chunk.items[index:]
     chunk.snapshot, chunk.ended = None, False

@@ -139,10 +139,10 @@ def test_room_that_was_found_makes_the_next_refusal_a_first_one_again() -> None:
     rests = []
     for _ in range(3):
         tune.refused(2, workers.at)
-        rests.append(tune._room_until - workers.at)
+        rests.append(tune._rest.until - workers.at)
         look()
     assert rests == [60, 120, 240]
     workers.num_workers = 4
     look()
     tune.refused(4, workers.at)
-    assert tune._room_until - workers.at == 60
+    assert tune._rest.until - workers.at == 60

@@ -30,6 +30,7 @@ from torchpipe.node.traits import (
     goes_on,
     has_assumption,
     is_node,
+    is_ours,
     private_copy,
     reads_shared,
     walk,
@@ -434,7 +435,7 @@ def _copies(branches: tuple[DataPipe, ...]) -> tuple[DataPipe, ...]:
 
     def copied(node: DataPipe) -> DataPipe:
         if id(node) not in made:
-            clone: DataPipe = with_inputs(node, copied, private=not type(node).__module__.startswith("torchpipe."))
+            clone: DataPipe = with_inputs(node, copied, private=not is_ours(type(node).__module__))
             for name, value in list(vars(clone).items()):
                 if callable(value) and hasattr(value, "__dict__") and not isinstance(value, type | Module | Dataset):
                     vars(clone)[name] = value if isroutine(value) else private_copy(value)

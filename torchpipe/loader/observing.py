@@ -29,6 +29,7 @@ from torchpipe.stats import (
 )
 from torchpipe.stats.budget import available_cores
 from torchpipe.stats.clock import Clock
+from torchpipe.stats.model import rebuilt_s
 from torchpipe.stats.service import ServiceFigures
 from torchpipe.stats.sheet import resident_bytes
 
@@ -177,7 +178,7 @@ def _number(figures: ServiceFigures, name: str) -> int:
 def _main(observed: Observed, figures: ServiceFigures) -> ProcessStats:
     """This process: without workers, it makes the items."""
     pulled = sum(sum(merge.shard_wait_s) for merge in observed.merges)
-    rebuilt = max((merge.rebuild_s for merge in observed.merges), default=0.0)
+    rebuilt = rebuilt_s(observed.merges)
     return ProcessStats(
         name="main",
         kind="main",

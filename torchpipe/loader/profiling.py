@@ -24,15 +24,14 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
 from torchpipe.node.validate import check_count
-from torchpipe.observe.outlook import foretell
+from torchpipe.observe.outlook import Outlook
 from torchpipe.stats.budget import available_cores
-from torchpipe.stats.model import LoaderStats, Prediction
+from torchpipe.stats.model import LoaderStats
 from torchpipe.stats.profile import NodeProfile, Profile, Rate
 
 __all__ = ["profile"]
 
 _KEPT = 64  # items of a node that those after it are given, again and again
-_FULL = 0.97  # of what the step could take: that much keeps up
 
 
 def profile(
@@ -69,17 +68,15 @@ def profile(
     nodes = _node_profiles(rows, whole, seconds, seed, counts)
     loop_per_s = None if step is None or not whole.kept else _stepped(step, whole.kept, seconds)
     loop_s = 0.0 if loop_per_s is None else 1 / loop_per_s
-    outlook = _outlook(whole, [*range(1, 65), *counts], loop_s)
-    wanted = None if loop_per_s is None else _FULL * loop_per_s
-    keeps_up = next((item.workers for item in outlook if wanted is not None and item.items_per_s >= wanted), None)
+    outlook = _outlook(whole, loop_s)
     slowest = max((node for node in nodes if node.share), key=lambda node: node.share or 0.0, default=None)
     found = Profile(
         sentence="",
         slowest=None if slowest is None else slowest.number,
         items_per_s=whole.rate,
         loop_per_s=loop_per_s,
-        keeps_up=keeps_up,
-        predictions=tuple(item for item in outlook if item.workers in counts),
+        keeps_up=None if outlook is None or loop_per_s is None else outlook.keeps_up(),
+        predictions=() if outlook is None else outlook.predictions(counts),
         nodes=tuple(nodes),
         cores=available_cores(),
     )
@@ -207,11 +204,11 @@ def _run_by_itself(node: DataPipe, runs: dict[int, _Run], seconds: float, seed: 
     return _Run.of(with_inputs(node, lambda item: given[id(item)]), seconds, seed)
 
 
-def _outlook(whole: _Run, counts: list[int], loop_s: float) -> tuple[Prediction, ...]:
+def _outlook(whole: _Run, loop_s: float) -> Outlook | None:
     if whole.stats is None or whole.rate is None:
-        return ()
+        return None
     item_s = 1 / whole.rate
-    return foretell(whole.stats, counts, item_s=item_s, cpu_s=item_s * (whole.cpu_share or 0.0), loop_s=loop_s)
+    return Outlook.foretold(whole.stats, item_s=item_s, cpu_s=item_s * (whole.cpu_share or 0.0), loop_s=loop_s)
 
 
 def _shares(begun: LoaderStats | None, stats: LoaderStats) -> dict[int, float]:

@@ -12,10 +12,10 @@ import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 from torchpipe.compat.torch_private import COMPILER_FOLDER
 from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.node.traits import is_ours
 from torchpipe.state import Cursor, decode
 
 __all__ = ["COMPRESSED", "REPLAYS", "announce_replay", "announce_replays", "warn_user"]
@@ -24,14 +24,13 @@ REPLAYS = "replays"  # in a shard's snapshot: [name, number of items] of what is
 
 COMPRESSED = "compressed data in "  # names that begin so are of files, which are decompressed again up to a position
 
-_ROOT = Path(__file__).resolve().parents[2]  # where both packages are
-_OURS = tuple(str(_ROOT / package) + "/" for package in ("torchpipe", "reading_services"))
-
 
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warn as if the innermost frame outside of torchpipe had: that is the line which the user can change."""
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_code.co_filename.startswith((*_OURS, COMPILER_FOLDER)):
+    while frame is not None and (
+        is_ours(frame.f_globals.get("__name__")) or frame.f_code.co_filename.startswith(COMPILER_FOLDER)
+    ):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
 

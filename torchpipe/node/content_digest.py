@@ -35,7 +35,7 @@ import torch
 
 from torchpipe.compat.torch_datapipes import NOTED_IN_NODES
 from torchpipe.node.protocol import NodeProtocol
-from torchpipe.node.traits import DataPipe, inputs_of, is_node, node_name, traits_of, walk
+from torchpipe.node.traits import DataPipe, inputs_of, is_node, is_ours, node_name, traits_of, walk
 
 __all__ = ["Files", "Unseen", "describe_content"]
 
@@ -48,7 +48,6 @@ _IDLE = (type(threading.Lock()), type(threading.RLock()), logging.Logger, loggin
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _METHODS = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _LONGEST_PATH = 4096
-_OURS = ("torchpipe", "reading_services")
 
 
 class Unseen(TypeError):
@@ -369,7 +368,7 @@ def _release(module: str) -> str | None:
     if top in sys.stdlib_module_names or top == "builtins":
         return f"{sys.version_info.major}.{sys.version_info.minor}"
     path = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), "")
-    if top not in _OURS and not {"site-packages", "dist-packages"}.intersection(Path(path).parts):
+    if not is_ours(top) and not {"site-packages", "dist-packages"}.intersection(Path(path).parts):
         return None
     version = getattr(found, "__version__", None)
     if not isinstance(version, str):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.node.protocol import NodeProtocol
+from torchpipe.node.traits import is_ours
 from torchpipe.on_demand import built_in, class_path
 from torchpipe.public_names import FORMS
 
@@ -53,7 +54,7 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
 
     def register(cls: _C) -> _C:
         kind = on or _kind(cls)
-        if cls.__module__.startswith("torchpipe."):
+        if is_ours(cls.__module__):
             cls.form = name  # type: ignore[attr-defined]  # for the node's messages
         if class_path(kind, name) == (cls.__module__, cls.__qualname__):
             return cls  # found there: if its import is interrupted now, the next one makes another class

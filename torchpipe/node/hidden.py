@@ -19,19 +19,20 @@ import torch
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.node.containers import PLAIN
-from torchpipe.node.traits import DataPipe, inputs_of, is_node, node_name, walk
+from torchpipe.node.traits import DataPipe, inputs_of, is_node, is_ours, node_name, walk
 
 __all__ = ["refuse_hidden_inputs"]
 
 _MOST = 100_000  # objects looked at in one node; numbers, texts and the like are none
-_LIBRARIES = ("torchpipe", "torch", "torchdata")
+_LIBRARIES = ("torch", "torchdata")
 _OPAQUE = (str, bytes, int, float, complex, type, types.ModuleType, np.ndarray, torch.Tensor)
 
 
 def refuse_hidden_inputs(nodes: Iterable[DataPipe]) -> None:
     """Raises: GraphError if a node among ``nodes`` holds another one, other than as an input or in a function."""
     for node in nodes:
-        if type(node).__module__.partition(".")[0] in _LIBRARIES:
+        module = type(node).__module__
+        if is_ours(module) or module.partition(".")[0] in _LIBRARIES:
             continue
         bound = {id(item) for item in inputs_of(node)}
         for held in _held_by(node):

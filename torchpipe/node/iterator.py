@@ -22,7 +22,7 @@ from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError, TorchpipeError, add_note
 from torchpipe.node.checksum import glance
 from torchpipe.node.ownership import Keeper, watched
-from torchpipe.node.traits import node_name, traits_of
+from torchpipe.node.traits import is_ours, node_name, traits_of
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items, holds_mutable
@@ -299,7 +299,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             return
         if self._torchpipe_chooses:
             course.alters = True
-        elif type(self).__module__.partition(".")[0] not in _LIBRARY and not traits_of(self.node).one_to_one:
+        elif not is_ours(type(self).__module__) and not traits_of(self.node).one_to_one:
             self.__course, course.alters = course, True
 
     def with_retries(self, fn: F) -> F:
@@ -652,7 +652,6 @@ _OF_AUTHORS = frozenset(
     | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
 )  # what a class may define anew; the rest of NodeIterator is the engine's
 _OF_PASSES = frozenset({"node", "context", "inputs"})
-_LIBRARY = ("torchpipe", "reading_services")
 
 
 def refuse_taken_names(cls: type[NodeIterator[Any]]) -> None:
@@ -662,7 +661,7 @@ def refuse_taken_names(cls: type[NodeIterator[Any]]) -> None:
         raise TypeError(
             f"{cls.__name__}.saved is the text {saved!r}, and names belong in a tuple: saved = ({saved!r},)"
         )
-    if cls.__module__.partition(".")[0] in _LIBRARY:
+    if is_ours(cls.__module__):
         return
     for name in sorted({*vars(cls), *cls.saved}):
         if name.startswith("__") and name.endswith("__"):

@@ -21,7 +21,7 @@ import torch
 
 from torchpipe.errors import ItemChangedError, StateError
 from torchpipe.node.announce import warn_user
-from torchpipe.node.traits import callable_name, node_name
+from torchpipe.node.traits import callable_name, is_ours, node_name
 from torchpipe.state import encode, opaque_notes
 from torchpipe.state.copying import holds_mutable
 
@@ -33,7 +33,7 @@ __all__ = ["Keeper", "is_strict", "watched"]
 # Of one node are looked after, since some items are never seen again:
 _MOST_HELD, _MOST_BYTES = 100_000, 1 << 28
 _DEEPEST = 8
-_NOT_THE_USERS = frozenset({"builtins", "functools", "operator", "torchpipe", "reading_services"})
+_PYTHONS = frozenset({"builtins", "functools", "operator"})
 
 
 def is_strict() -> bool:
@@ -166,7 +166,7 @@ def watched(fn: Any, called: Any, node: DataPipe, own: Keeper | None, keepers: l
 def _memory_of(fn: Any) -> bytes | None:
     """A digest of the attributes of a callable object of the user's; None if it has a state, or is no such object."""
     kind = type(fn)
-    plain = isinstance(fn, type | torch.nn.Module) or kind.__module__.partition(".")[0] in _NOT_THE_USERS
+    plain = isinstance(fn, type | torch.nn.Module) or kind.__module__ in _PYTHONS or is_ours(kind.__module__)
     has_state = callable(getattr(fn, "state_dict", None))
     return None if plain or has_state else _digest(getattr(fn, "__dict__", {}))
 

@@ -55,7 +55,7 @@ class Failures:
                 if left is None:
                     left = self.judge(iterator, error, iterator.leave_out)
                 elif not (_catch_up(iterator) and iterator.leave_out()):
-                    _give_up(error, _refusal(iterator))
+                    refuse(error, _refusal(iterator))
                 if is_passed(error):
                     raise
                 self.note(left)
@@ -78,23 +78,23 @@ class Failures:
         """What ``iterator``, whose own code has raised ``error``, leaves out; or ``error`` is not handled any more."""
         item, items, path = "", 1, None
         if not self.skips or isinstance(error, TorchpipeError) or not isinstance(error, self.errors):
-            _give_up(error, "")
+            refuse(error, "")
         elif self.budget is not None and self.count >= self.budget:
             first = ", ".join(" ".join(entry[:3]) for entry in self.recorded[:3])
-            _give_up(
+            refuse(
                 error, f"on_error() has left out {self.count} items already, which is its budget. The first: {first}"
             )
         else:
             value, items = iterator.current(), iterator.items_in_hand(of_input=False)
             item, path = _shown(value), _path_of(value, iterator.node)
             if self.budget is not None and self.count + items > self.budget:
-                _give_up(
+                refuse(
                     error,
                     f"{self.count} items are left out, and the {items} that fail here together are more than "
                     f"its budget of {self.budget} allows",
                 )
             elif not leave_out():
-                _give_up(error, _refusal(iterator))
+                refuse(error, _refusal(iterator))
         left = _Left(iterator, node_name(iterator.node), f"{type(error).__name__}: {text_of(error)}", item, path=path)
         return left.of(items)
 
@@ -192,7 +192,7 @@ class _OfBranches(Failures):
         else:
             lost = self.lost_by(iterator, of_input=True) if _catch_up(iterator) else None
             if lost is None:
-                _give_up(
+                refuse(
                     error,
                     f"{_refusal(iterator)}, and what it is paired with is not known. Put an on_error() of its own "
                     "into that branch if its items need not stay with those of the others",
@@ -315,12 +315,7 @@ def forget(error: Exception) -> None:
 
 
 def refuse(error: Exception, why: str) -> None:
-    """Nobody leaves out anything for ``error`` any more."""
-    _give_up(error, why)
-
-
-def _give_up(error: Exception, why: str) -> None:
-    """``error`` is not handled any more: the stream is over."""
+    """Nobody leaves out anything for ``error`` any more: the stream is over."""
     if why:
         add_note(error, f"torchpipe: {why}")
     BaseException.__setattr__(error, _PASSED, True)

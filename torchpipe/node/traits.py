@@ -42,6 +42,7 @@ __all__ = [
     "held_inputs",
     "inputs_of",
     "is_node",
+    "is_ours",
     "named_inputs",
     "node_name",
     "pairs",
@@ -52,6 +53,7 @@ __all__ = [
     "replaced_in_node",
     "runs_in_main",
     "seeded",
+    "stream_arguments",
     "times_read",
     "traits_of",
     "walk",
@@ -60,6 +62,7 @@ __all__ = [
 ]
 
 _DEFAULTS = {name: value for name, value in vars(NodeProtocol).items() if not name.startswith("_")}
+_OURS = ("torchpipe", "reading_services")
 _CALLS_PER_NODE = 7  # 5 to begin a pass over a node, the others for what is around it and within a user's own
 
 DataPipe: TypeAlias = "TorchIterDataPipe[Any] | TorchMapDataPipe[Any]"
@@ -245,9 +248,19 @@ def goes_on(node: Any) -> bool:
     return has_assumption(node) and getattr(type(node), "goes_on", False) is True
 
 
+def is_ours(module: object) -> bool:
+    """True if ``module``, the name of one, is of torchpipe or of reading_services: no code of the user's."""
+    return str(module).partition(".")[0] in _OURS
+
+
+def stream_arguments(node: Any) -> dict[str, Any]:
+    """Its attributes, but for those that do not alter the stream."""
+    return {name: value for name, value in vars(node).items() if name not in node.fingerprint_ignores}
+
+
 def yields_new_tensors(node: DataPipe) -> bool:
     """True if each item's tensors have memory of their own, also behind nodes that hand on the same objects."""
-    while traits_of(node).alters_stream is False and type(node).__module__.startswith("torchpipe."):
+    while traits_of(node).alters_stream is False and is_ours(type(node).__module__):
         (node,) = inputs_of(node)
     return isinstance(node, NodeProtocol) and node.yields_new_tensors is True
 

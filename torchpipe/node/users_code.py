@@ -6,7 +6,7 @@ from typing import Any
 
 from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.node.containers import PLAIN
-from torchpipe.node.traits import DataPipe, is_node, walk
+from torchpipe.node.traits import DataPipe, is_node, is_ours, walk
 
 __all__ = ["node_runs_users_code", "runs_users_code"]
 
@@ -25,7 +25,7 @@ def runs_users_code(graph: DataPipe) -> bool:
 
 def node_runs_users_code(node: DataPipe) -> bool:
     """The same of ``node`` without its inputs."""
-    if not type(node).__module__.startswith("torchpipe."):
+    if not is_ours(type(node).__module__):
         return True
     return not all(is_node(value) or _is_plain(value) for value in vars(node).values())
 
@@ -51,4 +51,4 @@ def _is_plain(value: Any) -> bool:
 def _is_own(item: Any) -> bool:
     """Whether ``item`` is of a class of torchpipe's that says ``holds_only_data``: nothing of the user's is in it."""
     kind = type(item)
-    return kind.__module__.startswith("torchpipe.") and getattr(kind, "holds_only_data", False) is True
+    return is_ours(kind.__module__) and getattr(kind, "holds_only_data", False) is True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from torchpipe.observe.outlook import Outlook
-from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, ProcessStats, StageStats
+from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, ProcessStats, StageStats, rebuilt_s
 
 __all__ = ["advise"]
 
@@ -155,9 +155,8 @@ def _in_process(stats: LoaderStats) -> _Found:
 
 
 def _among_workers(stats: LoaderStats) -> _Found:
-    workers = [process for process in stats.processes if process.kind in ("worker", "thread")]
-    rebuilt_s = max((merge.rebuild_s for merge in stats.merges), default=0.0)
-    if 2 * rebuilt_s > sum(merge.wait_s for merge in stats.merges):
+    workers = stats.worker_processes
+    if 2 * rebuilt_s(stats.merges) > sum(merge.wait_s for merge in stats.merges):
         return _transport("rebuilding them in this process")
     found = _hanging(stats, workers) or _skew(stats, workers)
     if found is not None:
@@ -184,7 +183,7 @@ def _kind_of(node: NodeStats, stats: LoaderStats) -> Bottleneck:
 
 
 def _hanging(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
-    """True if a worker is at one item for most of what the loop has waited."""
+    """A worker that is at one item for most of what the loop has waited; None if there is none."""
     at_it = [worker for worker in workers if worker.doing == "making" and worker.doing_s > _HANGS_S]
     longest = max(at_it, key=lambda worker: worker.doing_s, default=None)
     if stats.state != "running" or longest is None or longest.doing_s < _HANGS * stats.consumer.wait_s:
@@ -200,7 +199,7 @@ def _hanging(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
 
 
 def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
-    """True if one worker is at work, and others wait for it."""
+    """One worker that is at work while others wait for it; None if there is none."""
     if len(workers) < 2:
         return None
     by_share = sorted(workers, key=lambda worker: worker.busy_share)
@@ -267,7 +266,7 @@ def _transport(where: str) -> _Found:
 
 
 def _slowest(nodes: list[NodeStats], spent_s: float = 0.0) -> NodeStats | None:
-    """The node that takes the most time, if that is measured: no step without figures takes more of ``spent_s``."""
+    """The node that takes the most time; None if what is not measured took longer than it. All took ``spent_s``."""
     measured = [node for node in nodes if node.self_s]
     slowest = max(measured, key=lambda node: node.self_s or 0.0, default=None)
     rest_s = spent_s - sum(node.self_s or 0.0 for node in measured)

@@ -11,35 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from torchpipe.stats.model import LoaderStats, NodeStats, Prediction
+from torchpipe.stats.model import LoaderStats, NodeStats, Prediction, rebuilt_s
 
-__all__ = ["Limit", "Outlook", "foretell"]
+__all__ = ["Limit", "Outlook"]
 
 Limit: TypeAlias = Literal["loop", "once", "cores", "repeated"]
 
 _MOST_WORKERS = 64
 _FULL = 0.97  # of what the loop could take: that much keeps up
-
-
-def foretell(
-    stats: LoaderStats, workers: Iterable[int], *, item_s: float, cpu_s: float, loop_s: float
-) -> tuple[Prediction, ...]:
-    """What so many workers would deliver, where an item takes ``item_s`` of one process, ``cpu_s`` of a core, and
-    ``loop_s`` of the loop; ``stats`` tell which parts of it are done once, or by every shard. Empty if too little is
-    known.
-    """
-    measured = Outlook.of(stats)
-    factor = item_s / max(1e-12, measured.item_s)
-    outlook = replace(
-        measured,
-        worker_s=factor * measured.worker_s,
-        repeated_s=factor * measured.repeated_s,
-        main_s=factor * measured.main_s,
-        once_s=factor * measured.once_s,
-        cpu_s=cpu_s,
-        loop_s=loop_s,
-    )
-    return outlook.predictions(workers) if stats.consumer.items > 1 else ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +39,7 @@ class Outlook:
     def of(cls, stats: LoaderStats) -> Outlook:
         consumer = stats.consumer
         delivered = max(1, consumer.items - 1)
-        workers = [process for process in stats.processes if process.kind in ("worker", "thread")]
+        workers = stats.worker_processes
         made = max(1, sum(worker.items for worker in workers) if workers else consumer.items)
         busy_s = sum(process.busy_s for process in workers or stats.processes)
         dispatched_s = _dispatched_s(stats, made)
@@ -68,10 +47,9 @@ class Outlook:
         repeated = [node for node in stats.nodes if node.repeated and node.section == "shard"]
         measured = all(node.self_s is not None for node in repeated)
         repeated_s = _own_s(repeated)
-        rebuilt_s = max((merge.rebuild_s for merge in stats.merges), default=0.0)
         return cls(
             loop_s=consumer.own_s / delivered,
-            serial_s=rebuilt_s / delivered,
+            serial_s=rebuilt_s(stats.merges) / delivered,
             main_s=_main_s(stats) / delivered + (0.0 if stats.dispatcher else dispatched_s),
             once_s=max(_ahead_s(stats) / delivered, dispatched_s if stats.dispatcher else 0.0),
             worker_s=max(0.0, dividable_s - repeated_s) / made,
@@ -79,6 +57,24 @@ class Outlook:
             cpu_s=_cpu_s(stats, made),
             cores=stats.cores,
             complete=busy_s > 0 and (measured or not repeated),
+        )
+
+    @classmethod
+    def foretold(cls, stats: LoaderStats, *, item_s: float, cpu_s: float, loop_s: float) -> Outlook:
+        """Where an item takes ``item_s`` of one process, ``cpu_s`` of a core, and ``loop_s`` of the loop; ``stats``
+        tell which parts of it are done once, or by every shard.
+        """
+        measured = cls.of(stats)
+        factor = item_s / max(1e-12, measured.item_s)
+        return replace(
+            measured,
+            worker_s=factor * measured.worker_s,
+            repeated_s=factor * measured.repeated_s,
+            main_s=factor * measured.main_s,
+            once_s=factor * measured.once_s,
+            cpu_s=cpu_s,
+            loop_s=loop_s,
+            complete=measured.complete and stats.consumer.items > 1,
         )
 
     @property

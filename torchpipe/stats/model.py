@@ -8,6 +8,7 @@ says that something is not known (not measured, or not on this system): never ze
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -31,6 +32,7 @@ __all__ = [
     "QueueStats",
     "Section",
     "StageStats",
+    "rebuilt_s",
 ]
 
 Section: TypeAlias = Literal["dispatch", "shard", "main"]
@@ -204,6 +206,11 @@ class MergeStats(_Data):
     rebuild_s: float = 0.0  # of which it rebuilt items from what had been sent
 
 
+def rebuilt_s(merges: Iterable[MergeStats]) -> float:
+    """Seconds that this process spent on rebuilding items: each merge tells what all of them have."""
+    return max((merge.rebuild_s for merge in merges), default=0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageStats(_Data):
     """A stage of this process that runs ahead in threads (``to_device``, ``prefetch``); ``node``: its node's number."""
@@ -288,6 +295,11 @@ class LoaderStats(_Data):
     queues: tuple[QueueStats, ...] = ()
     events: tuple[Event, ...] = ()  # the latest ones
     timeline: tuple[Moment, ...] = ()
+
+    @property
+    def worker_processes(self) -> list[ProcessStats]:
+        """Those of ``processes`` that make items for this one: workers, threads among them."""
+        return [process for process in self.processes if process.kind in ("worker", "thread")]
 
     def __str__(self) -> str:
         return as_text(self)

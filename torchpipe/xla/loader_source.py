@@ -14,6 +14,7 @@ import torch
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
+from torchpipe.node.traits import is_ours
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
 __all__ = ["LoaderSource", "loader_start", "source_policy"]
@@ -112,7 +113,7 @@ class LoaderSource:
     def interrupt(self) -> None:
         """End a wait inside a DataLoader2; what any other loader waits for is not known here."""
         iterator = self._iterator
-        if iterator is not None and type(iterator).__module__.startswith("torchpipe."):
+        if iterator is not None and is_ours(type(iterator).__module__):
             getattr(iterator, "interrupt", lambda: None)()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import node_name, traits_of, walk
+from torchpipe.node.traits import node_name, stream_arguments, traits_of, walk
 
 __all__ = ["ListedKeys", "PathList", "Paths", "as_paths", "local_files", "made_of_files", "named_files"]
 
@@ -79,8 +79,7 @@ def as_paths(name: str, paths: Any, storage_options: Mapping[str, Any] | None = 
 
 def made_of_files(node: Any, files: Files | Unseen) -> Mapping[str, Any]:
     """What the items of ``node`` are made of: ``files``, and its arguments but for how these are reached."""
-    arguments = {name: value for name, value in vars(node).items() if name not in node.fingerprint_ignores}
-    return {**arguments, "files": files}
+    return {**stream_arguments(node), "files": files}
 
 
 def named_files(datapipe: Any) -> Files | Unseen:

@@ -24,7 +24,7 @@ from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items
 from torchpipe.node.private import has_state
 from torchpipe.node.tolerance import as_note, of_note
-from torchpipe.node.traits import callable_name, node_name
+from torchpipe.node.traits import callable_name, node_name, stream_arguments
 from torchpipe.node.validate import check_columns, check_count
 from torchpipe.randomness.global_random import RandomStates
 from torchpipe.randomness.seeds import ItemStreams, stored_key
@@ -237,7 +237,7 @@ class ParallelMapper(OnePerItem[R]):
         )
 
     def made_of(self) -> Mapping[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in self.fingerprint_ignores}
+        return stream_arguments(self)
 
 
 def _begin(threads: int) -> Callable[[], None]:
