@@ -28,7 +28,7 @@ TESTS_FREE_THREADED := tests/data tests/device tests/test_two_threads.py tests/t
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook pairs soak bench bench-plot check format stubs docs constraints clean
+.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook pairs soak bench audit bench-plot check format stubs docs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -91,6 +91,9 @@ bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other 
 	$(BENCH)/bin/python benchmarks/run.py --rounds 3 --seconds 1 --minutes 11 --out benchmarks/results.json $(ARGS)
 	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
 	$(BENCH)/bin/python benchmarks/ranks.py --out benchmarks/results.json
+
+audit: $(VENV)/.stamp ## cut off, kill and resume the same pipelines under different loaders: the table of docs/audit.md (minutes)
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m benchmarks.audit $(ARGS)
 
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the READMEs' tables from that file
 	$(BENCH)/bin/python benchmarks/plot.py

@@ -158,7 +158,7 @@ class _Audit:
             verdict = "refused" if loud and not left else "FAULT"
         if left:
             texts.append(f"{_count(left, 'process', 'processes')} still there when the run had ended")
-        counted = found if not (errors and loud) and not hung else None
+        counted = None if errors or hung else found  # of a run that did not end there is nothing to count
         row = Row(check, verdict, hang=bool(hung), left_over=left)
         if counted is not None:
             row.lost, row.repeated = counted.lost, counted.repeated
@@ -469,6 +469,8 @@ def _error_of(run: RunResult) -> str:
     if run.error is not None:
         kind, text, trace = run.error
         lines = [line for line in trace.strip().splitlines() if line.strip(" ^~")]
+        if "Traceback (most recent call last)" in text:  # of a worker
+            text = text.strip().splitlines()[-1]
         short = " ".join(text.split()) or " ".join("".join(lines[-2:-1]).split())  # `assert` has no text
         return f"{kind}: {short[:297] + '...' if len(short) > 300 else short}"
     last = run.log.strip().splitlines()[-1:] or [""]

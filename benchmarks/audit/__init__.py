@@ -1,0 +1,1 @@
+"""``torchpipe audit`` over the same pipelines under different loaders: ``python -m benchmarks.audit``."""
