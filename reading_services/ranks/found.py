@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchpipe.errors import RankError
-from torchpipe.formats.storage.listed import described
+from torchpipe.formats.storage.listed import OTHER_CUTS, described
 from torchpipe.node.traits import DataPipe, Division, division, node_name, walk
 
 __all__ = ["check_found", "found_files"]
@@ -34,8 +34,15 @@ def check_found(found: Sequence[Found]) -> None:
     if other is None:
         return
     (name, first), (_, second) = next(pair for pair in zip(found[0], found[other]) if pair[0] != pair[1])
+    if first[:-2] == second[:-2] and len(first) == len(second) == 6:
+        raise RankError(
+            f"the ranks cut the same files at other places with {name}: rank 0 {described(first)}, rank {other} "
+            f"{described(second)}. {OTHER_CUTS} They divide what is in the files: give all ranks the same indexes, or "
+            "one plan: shard_pieces(plan_file=...)"
+        )
     raise RankError(
         f"the ranks have found different files with {name}: rank 0 {described(first)}, rank {other} "
         f"{described(second)}. Has one come or changed while the ranks began? They divide what is in the files: look "
-        "the paths up once, and give all ranks the same list; shard_pieces(plan_file=...) does both"
+        "the paths up once, and give all ranks the same list in the same order; shard_pieces(plan_file=...) of a "
+        "reader of files does both"
     )

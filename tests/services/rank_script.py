@@ -5,11 +5,14 @@ Joins a gloo group through a file, plays the named scenarios one after the other
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import signal
+import struct
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -28,7 +31,7 @@ from reading_services import DistributedReadingService, MultiProcessingReadingSe
 from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
 from torchpipe.errors import StateMismatchError, UnevenWarning
 from torchpipe.execution.ranks import RankGroup, Talk, data_ranks
-from torchpipe.iter import IterableWrapper, TextLineReader
+from torchpipe.iter import IterableWrapper, TextLineReader, WebDatasetReader
 from torchpipe.testing.services import sample_graph
 
 TIMEOUT_S = 60.0
@@ -351,6 +354,16 @@ def unlike() -> Any:
             Path(own, f"{number}.txt").write_text("a\nb\n")
         with _loader(TextLineReader(f"{own}/*").shard_pieces(), total_shards=4) as made:
             results["files"] = _error_of(lambda: iter(made))
+        for number in range(4):  # beside the last, which alone is large, only some ranks have an index
+            with tarfile.open(f"{own}/{number}.tar", "w") as archive:
+                for name in ("a.bin", "b.bin"):
+                    info = tarfile.TarInfo(name)
+                    info.size = (24 if name == "a.bin" else 16) << (20 if number == 3 else 1)
+                    archive.addfile(info, io.BytesIO(bytes(info.size)))
+        if rank:
+            Path(f"{own}/3.tar.idx").write_bytes(struct.pack("<3Q", 0, 512 + (24 << 20), archive.offset))
+        with _loader(WebDatasetReader(f"{own}/*.tar").shard_pieces(), total_shards=4) as made:
+            results["indexes"] = _error_of(lambda: iter(made))
     with _loader(random_graph(48 + rank)) as made:
         results["graphs"] = _error_of(lambda: iter(made))
     with _loader(random_graph(), seed=None) as made:

@@ -361,6 +361,7 @@ def test_ranks_that_are_not_alike_are_told_at_once(four: Results) -> None:
         "seeds": r"seed differs \(rank 0: 5, rank 1: 6, rank 2: 7, rank 3: 8\)",
         "graphs": r"(?s)different graphs: rank 0 has fingerprint \w+, rank 1 \w+.*range\(0, 48\).*range\(0, 49\)",
         "files": r"different files with FilePieces: rank 0 4 files .*, rank 1 5 files .*give all ranks the same list",
+        "indexes": r"cut the same files at other places with FilePieces: .*in 4 pieces.*in 5 pieces.*An index beside",
         "state": r'rank 0 is in state_dict\(states="all"\), rank 1 takes an item',
         "a rank without state": r"delivered differs \(rank 0: 1, rank 1: 0",
         "own and of all": r"loaded state of all ranks differs \(rank 0: None, rank 1: 'state \w{8}'",

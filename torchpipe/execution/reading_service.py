@@ -283,7 +283,7 @@ def _much_read(node: Any, is_straight: bool, num_shards: int) -> str:
     named = vars(inputs_of(node)[0]) if inputs_of(node) else {}
     if num_shards < 2 or "listed" not in named or (is_straight and getattr(node, "unit", "") != "lines"):
         return ""
-    (count, size, ends, _), remote = named["listed"], any(map(is_remote, named["paths"]))
+    (count, size, ends, *_), remote = named["listed"], any(map(is_remote, named["paths"]))
     if not (num_shards >= _SEVERAL_SHARDS if remote else (size or 0) >= _MUCH_BYTES):
         return ""
     names = repr(ends[0]) if count == 1 else f"{count} files, {ends[0]!r} to {ends[1]!r},"

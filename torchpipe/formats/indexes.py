@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from torchpipe.formats.storage.content import open_stored
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.formats.storage.remote import file_system
+from torchpipe.formats.storage.remote import is_there
+from torchpipe.formats.storage.retrying import is_transient
 
 __all__ = ["Index", "find_index", "folders_with_indexes", "misfit"]
 
@@ -30,10 +31,10 @@ def find_index(
     path: str, remote: Mapping[str, int] | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> Index | None:
     """The index beside ``path``; None without any. Of a URL the one that ``remote``, of
-    :func:`folders_with_indexes`, lets expect.
+    :func:`folders_with_indexes`, lets expect. Raises: what is neither yes nor no, such as a server that is busy.
     """
     if not is_remote(path):
-        name = next(filter(os.path.exists, _names(path)), None)
+        name = next(filter(_is_here, _names(path)), None)
     else:
         kind = (remote or {}).get(os.path.dirname(path))
         name = None if kind is None else _names(path)[kind]
@@ -42,8 +43,18 @@ def find_index(
     try:
         with open_stored(name, storage_options) as file:
             return Index(name, file.read())
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if is_transient(error):  # fsspec calls whatever a server of the web answers so
+            raise
         return None
+
+
+def _is_here(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def folders_with_indexes(paths: Iterable[str], storage_options: Mapping[str, Any] | None = None) -> dict[str, int]:
@@ -58,8 +69,7 @@ def folders_with_indexes(paths: Iterable[str], storage_options: Mapping[str, Any
     found = {}
     for folder, path in first.items():
         for kind, name in enumerate(_names(path)):
-            system, inner = file_system(name, storage_options)
-            if system.exists(inner):
+            if is_there(name, storage_options):
                 found[folder] = kind
                 break
     return found

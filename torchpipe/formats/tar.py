@@ -46,15 +46,17 @@ class TarFiles:
     A hard or symbolic link is the file that it names, which has to stand before it: as tar writes a file with several
     names. With the first link the names that stand before it are read, once; a stream that cannot seek has no way back
     to what they name. One that names no such file is an error when its content is asked for, and not before; one that
-    names a folder is none of the files.
+    names a folder is none of the files. With ``follows_links=False`` nothing but headers from ``offset`` on is read: a
+    link is a file without data, whatever it names.
 
     Raises: EOFError for an archive that is cut off, ValueError for one that is damaged and, reading and opening, for a
     link to a file that does not stand before it; all name the archive.
     """
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, *, follows_links: bool = True) -> None:
         self.path = content.path
         self.offset = 0
+        self._follows_links = follows_links
         self._content = content
         self._at = 0  # of the stream
         self._held: list[Member | None] = []  # found by stand_at()
@@ -96,6 +98,8 @@ class TarFiles:
                 return self._registered(Member(_name(header) if name is None else name, start, data, length))
             if kind in (_HARD_LINK, _SYMBOLIC_LINK):
                 link = Member(_name(header) if name is None else name, start, 0, 0)
+                if not self._follows_links:
+                    return link
                 file = self._named(link, _text(header[157:257]) if target is None else target, kind)
                 if file is not None:
                     return file if file.lacks else self._registered(file)

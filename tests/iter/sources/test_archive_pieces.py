@@ -24,7 +24,7 @@ from tests.laws.executors import pids
 from tests.reads import bytes_read_by
 from tests.servers import Page, web_server
 from torchpipe import DataLoader2, InProcessReadingService
-from torchpipe.errors import GraphError
+from torchpipe.errors import GraphError, StateMismatchError
 from torchpipe.formats.tfrecord import write_record
 from torchpipe.iter import FilePieces, IterableWrapper, TFRecordReader, WebDatasetReader
 from torchpipe.node.datapipe import iterate
@@ -370,3 +370,103 @@ def test_a_file_that_has_changed_since_it_was_planned_is_refused(tmp_path: Path,
     (folder / f"a.{kind}").write_bytes(content + bytes(512))
     with pytest.raises(ValueError, match=rf"a\.{kind} has changed since its pieces were planned.*build the graph anew"):
         list(node)
+
+
+def keyed(folder: Path, names: list[str]) -> Path:
+    return write_tar(folder / "a.tar", [(name, bytes(900)) for name in names])
+
+
+@pytest.mark.parametrize("form", ["v1.1", "v1.2", "energon"])
+def test_L7_a_sample_in_two_places_is_the_same_error_by_an_index_and_by_a_scan(tmp_path: Path, form: str) -> None:
+    names = [f"{number:02}.cls" for number in range(20)] + ["03.bin", "30.cls", "31.cls"]
+    path = keyed(tmp_path, names)
+    scanned = list(FilePieces(path, "samples", piece_bytes=1_500))
+    with tarfile.open(path) as archive:
+        if form == "energon":
+            places = [member.offset for member in archive]
+            index = struct.pack(f"<{len(places) + 1}Q", *places, archive.offset)
+        else:
+            lines = [
+                f"{member.name[3:]} {member.offset_data} {member.size} {member.name if form == 'v1.2' else ''}"
+                for member in archive
+            ]
+            index = "\n".join([f"{form} {len(lines)}", *lines, ""]).encode()
+    (tmp_path / "a.idx").write_bytes(index)
+    node = WebDatasetReader(path, decode=False).shard_pieces(piece_bytes=1_500, shuffle=False)
+    assert list(node.source.source) == scanned
+    assert len(scanned) > 3
+    got = []
+    with pytest.raises(ValueError, match="sample '03' stands in the archive in two places"):
+        for sample in node:
+            got.append(sample["__key__"])
+    assert got == [f"{number:02}" for number in range(20)]
+
+
+def test_planning_samples_that_begin_with_links_reads_each_header_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    count = 300
+    with tarfile.open(path, "w") as archive:
+        for number in range(count):
+            for ending, kind in (("bin", tarfile.LNKTYPE if number else tarfile.REGTYPE), ("cls", tarfile.REGTYPE)):
+                info = tarfile.TarInfo(f"{number:03}.{ending}")
+                info.type, info.linkname = kind, "000.bin"
+                archive.addfile(info)
+    size = path.stat().st_size
+    assert bytes_read_by(lambda: FilePieces(path, "samples", piece_bytes=1_024)) < 2 * size
+    with tarfile.open(path) as archive:
+        places = [member.offset for member in archive][::2]
+        (tmp_path / "a.idx").write_bytes(struct.pack(f"<{count + 1}Q", *places, archive.offset))
+    scanned = bytes_read_by(lambda: FilePieces(path, "samples", piece_bytes=1_024))
+    assert scanned < 12 * size
+    samples = list(WebDatasetReader(path, decode=False).shard_pieces(piece_bytes=20_000, shuffle=False))
+    assert [sample["__key__"] for sample in samples] == [f"{number:03}" for number in range(count)]
+
+
+def test_L7_an_index_that_comes_or_goes_is_another_plan(tmp_path: Path) -> None:
+    path = write(tmp_path, "tar") / "a.tar"
+    large = write_tar(path, [(f"{number:03}.bin", bytes(1 << 20)) for number in range(40)])  # over 32 MiB
+
+    def loader() -> DataLoader2[Any]:
+        node = WebDatasetReader(large, decode=False).shard_pieces().map(key_of)
+        made: DataLoader2[Any] = DataLoader2(node, reading_service=InProcessReadingService(num_shards=1))
+        made.seed(1)
+        return made
+
+    with loader() as first:
+        next(iter(first))
+        state = first.state_dict()
+    index = tmp_path / "a.tar.idx"
+    with tarfile.open(large) as archive:
+        places = [member.offset for member in archive]
+        index.write_bytes(struct.pack("<41Q", *places, archive.offset))
+    with (
+        loader() as second,
+        pytest.raises(StateMismatchError, match="same files .* cut at other places: .*1 pieces.*2.*An index beside"),
+    ):
+        second.load_state_dict(state)
+        list(second)
+    index.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"a\.tar\.idx does not fit .*make it anew, or remove it"):
+        loader()
+    index.unlink()
+    with loader() as third:
+        third.load_state_dict(state)
+        assert len(list(third)) == 39
+
+
+def key_of(sample: Any) -> str:
+    return str(sample["__key__"])
+
+
+def test_L7_a_server_that_is_busy_has_not_said_that_there_is_no_index(tmp_path: Path) -> None:
+    path = write(tmp_path, "tar") / "a.tar"
+    with web_server() as server:
+        server.pages["/a.tar"] = Page(path.read_bytes())
+        index = server.pages["/a.tar.idx"] = Page(energon(path), failures=[503, 503])
+        assert len(FilePieces(server.address + "/a.tar", "samples", piece_bytes=3_000)) > 10
+        index.failures = [503] * 9
+        with pytest.raises(OSError, match=r"a\.tar\.idx"):
+            FilePieces(server.address + "/a.tar", "samples", piece_bytes=3_000)
+        for status in (403, 404):
+            server.pages["/a.tar.idx"] = Page(status=status)
+            assert len(FilePieces(server.address + "/a.tar", "samples", piece_bytes=3_000)) == 1

@@ -139,13 +139,15 @@ def test_L7_another_plan_is_refused(folder: Path) -> None:
         encode({**data, "plan of pieces": 9}),
         encode({**data, "paths": ["a"]}),
         encode({**data, "spans": 3}),
+        encode({**data, "spans": data["spans"] + 1}),
+        encode({**data, "sizes": data["sizes"][::-1], "paths": data["paths"][:-1] + ["b"]}),
     ):
         plan.write_bytes(wrong)
         with pytest.raises(ValueError, match=r"plan is no plan of pieces, or a damaged one: .*Remove it"):
             make()
     plan.write_bytes(good)
     (folder / "data/1.jsonl").write_text("{}\n")
-    with pytest.raises(ValueError, match=r"1\.jsonl has changed since its pieces were planned"):
+    with pytest.raises(ValueError, match=r"1\.jsonl has changed since .*remove the plan_file .*/plan, build the graph"):
         list(make().read_jsonl())
     (folder / "data/1.jsonl").unlink()
     with pytest.raises(ValueError, match=r"the plan of 4 files, of which 1 are not among those.*1\.jsonl"):
@@ -153,3 +155,53 @@ def test_L7_another_plan_is_refused(folder: Path) -> None:
     for wrong_file, error in ((3, TypeError), (b"plan", TypeError), ("s3://bucket/plan", ValueError)):
         with pytest.raises(error, match="plan_file must be"):
             make(plan_file=wrong_file)
+
+
+def test_L3_a_run_that_has_moved_goes_on_under_its_plan(folder: Path) -> None:
+    def loader(data: str) -> DataLoader2[Any]:
+        node = JsonlReader(folder / data / "*.jsonl").shard_pieces(piece_bytes=50, plan_file=folder / "plan")
+        made: DataLoader2[Any] = DataLoader2(node, reading_service=InProcessReadingService(num_shards=2))
+        made.seed(4)
+        return made
+
+    with loader("data") as first:
+        expected = ids(first)
+    with loader("data") as first:
+        got = ids(islice(iter(first), 7))
+        state = first.state_dict()
+    (folder / "data").rename(folder / "elsewhere")
+    write_ids(folder / "elsewhere/9.jsonl", range(3))
+    with loader("elsewhere") as second:
+        second.load_state_dict(state)
+        assert got + ids(second) == expected
+    write_ids(folder / "elsewhere/2.jsonl", range(2))
+    with pytest.raises(ValueError, match=r"plan of other files of these names: .*2\.jsonl has \d+ bytes, and had"):
+        loader("elsewhere")
+
+
+def write_ids(path: Path, ids: Any) -> None:
+    path.write_text("".join(json.dumps({"id": each}) + "\n" for each in ids))
+
+
+def test_L7_a_plan_is_that_of_its_files_in_order_and_with_repetitions(folder: Path) -> None:
+    a, b = folder / "data/0.jsonl", folder / "data/1.jsonl"
+
+    def read(*paths: Path) -> list[int]:
+        return ids(JsonlReader([*paths]).shard_pieces(shuffle=False, plan_file=folder / "plan"))
+
+    assert read(a, a, b) == read(a, a, b) == [*range(10), *range(10), *range(10, 20)]
+    for other in ((a, b), (a, b, a), (a, a, b, b)):
+        with pytest.raises(ValueError, match=r"the same files in another order, or each another number of times"):
+            read(*other)
+
+
+def test_a_plan_in_the_folder_that_is_read_is_none_of_its_files(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for path in (folder / "data").glob("*[rt]"):
+        path.unlink()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            node = JsonlReader(folder / "data/*").shard_pieces(plan_file=folder / "data/plan")
+            assert sorted(ids(node)) == [*range(40)]
+        for path in (folder / "data").glob("*"):
+            path.with_name(f"plan.{path.name}").write_bytes(path.read_bytes())
+    assert not caplog.text

@@ -13,12 +13,13 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets.distributed import split_dataset_by_node
 
 from reading_services import MultiProcessingReadingService
 from tests.laws.executors import pids
 from tests.reads import bytes_read_by
 from torchpipe import DataLoader2, InProcessReadingService
-from torchpipe.errors import GraphError, ReplayWarning
+from torchpipe.errors import GraphError, ReplayWarning, StateMismatchError
 from torchpipe.iter import HuggingFaceReader
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
@@ -142,3 +143,66 @@ def test_L7_what_cannot_be_divided_so_is_refused() -> None:
         HuggingFaceReader(stream).shard_pieces(shuffle="yes")
     with pytest.raises(GraphError, match="two sharding points"):
         DataLoader2(HuggingFaceReader(stream).shard_pieces().sharding_filter())
+
+
+def numbered(row: Any, number: int) -> Any:
+    return {"id": row["id"] + number}
+
+
+def test_L7_a_stream_whose_shards_have_other_rows_by_themselves_is_refused() -> None:
+    stream, table = from_generator(Path()), from_table(Path())
+    interleave = datasets.interleave_datasets
+    wrong = {
+        r"its take\(n\) counts rows of the whole": [stream.take(25), table.take(5).map(dict), stream.shuffle().take(2)],
+        r"its skip\(n\) counts": [stream.skip(25), datasets.concatenate_datasets([stream, table.skip(3)])],
+        "stopping_strategy='first_exhausted'": [interleave([stream, table])],
+        "stopping_strategy='all_exhausted'": [
+            interleave([stream, table], [0.5, 0.5], stopping_strategy="all_exhausted")
+        ],
+        "with_indices=True": [stream.map(numbered, with_indices=True)],
+        "split_dataset_by_node": [split_dataset_by_node(stream, 0, 3)],
+    }
+    for reason, streams in wrong.items():
+        for refused in streams:
+            with pytest.raises(TypeError, match=f"{reason}.*sharding_filter"):
+                HuggingFaceReader(refused).shard_pieces()
+            with DataLoader2(HuggingFaceReader(refused).sharding_filter()) as loader:
+                next(iter(loader))
+    one = datasets.IterableDataset.from_generator(generated, gen_kwargs={"files": [1]}).take(4)
+    assert ids(HuggingFaceReader(one).shard_pieces()) == [30, 31, 32, 33]
+    both = interleave([stream, table], stopping_strategy="all_exhausted_without_replacement")
+    node = HuggingFaceReader(both).shard_pieces()
+    parts = [ids(iterate(node, shard=shard, num_shards=3)) for shard in range(3)]
+    assert sorted(chain(*parts)) == sorted([*range(FILES * ROWS)] * 2)
+
+
+def test_L7_a_state_of_a_stream_is_one_of_its_files_in_order(tmp_path: Path) -> None:
+    from_files(tmp_path)
+    names = [str(tmp_path / f"{number}.parquet") for number in range(FILES)]
+
+    def loader(files: list[str]) -> DataLoader2[Any]:
+        stream = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+        return DataLoader2(HuggingFaceReader(stream).shard_pieces())
+
+    with loader(names) as first:
+        first.seed(2)
+        expected = ids(first)
+        rows = ids(islice(iter(first), 33))
+        state = first.state_dict()
+    with loader(names[::-1]) as other, pytest.raises(StateMismatchError, match=r"StreamPieces found has changed"):
+        other.load_state_dict(state)
+        list(other)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in names:
+        os.rename(name, moved / os.path.basename(name))
+    with loader([str(moved / os.path.basename(name)) for name in names]) as again:
+        again.load_state_dict(state)
+        assert len(rows + ids(again)) == len(expected)
+
+
+def test_options_of_files_are_refused_for_streams() -> None:
+    node = HuggingFaceReader(from_generator(Path()))
+    for options in ({"piece_bytes": 5}, {"plan_file": "plan"}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))}=.* is for readers of files.* Leave"):
+            node.shard_pieces(**options)

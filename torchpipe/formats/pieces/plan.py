@@ -6,6 +6,8 @@ the files are then: their sizes, and of tables the table at their ends.
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import logging
 import time
 from collections import Counter
@@ -20,11 +22,12 @@ import numpy as np
 from torchpipe.formats.indexes import find_index, folders_with_indexes, misfit
 from torchpipe.formats.pieces.starts import RECORDS, SAMPLES, Format
 from torchpipe.formats.storage.content import is_compressed, open_stored
-from torchpipe.formats.storage.listed import size_of
+from torchpipe.formats.storage.listed import listed, size_of
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import Stamp, change_of, stamp_of
 from torchpipe.formats.tables.arrow import arrow_batches
 from torchpipe.formats.tables.parquet import open_parquet
+from torchpipe.node.describe import names_below
 
 __all__ = ["PIECE_BYTES", "UNITS", "Piece", "PiecePlan", "check_unchanged", "plan_pieces"]
 
@@ -57,6 +60,8 @@ class Piece(NamedTuple):
 class PiecePlan(Sequence[Piece]):
     """The pieces of files, one after the other. ``sizes`` are those of the files, in bytes, None where nobody knows.
 
+    It has one identity, :meth:`digest`: states, ranks and plan files compare that.
+
     ``rows`` is known of parquet files: of each row group of all files. ``whole``: how many files are one piece each,
     though they are larger, by why that is.
     """
@@ -78,6 +83,28 @@ class PiecePlan(Sequence[Piece]):
         )
         self.group_counts = np.array([len(part) for part in rows_of_files], np.int64)  # of each file
         self._first_rows = np.cumsum([0, *self.group_counts])
+
+    def digest(self) -> str:
+        """Of the files, by their names below the folder that all have in common and their sizes, in order and with
+        repetitions, and of where each is cut.
+        """
+        return str(self.listed()[-1])
+
+    def listed(self) -> list[Any]:
+        """Plain data, as :func:`~torchpipe.formats.storage.listed.listed` gives it, how many pieces there are, and the
+        digest.
+        """
+        files = listed(names_below(self.paths), self.sizes)
+        made = hashlib.sha256(f"{files[-1]}\0{self.unit}\0".encode())
+        made.update(np.ascontiguousarray(self._files, "<i8").tobytes())
+        made.update(np.ascontiguousarray(self._spans, "<i8").tobytes())
+        return [*files, len(self), made.hexdigest()[:16]]
+
+    def at(self, paths: Sequence[str]) -> PiecePlan:
+        """The same plan of the same files at other places."""
+        moved = copy.copy(self)
+        moved.paths = tuple(paths)
+        return moved
 
     def to_data(self) -> dict[str, Any]:
         """Plain data and arrays, from which :meth:`from_data` makes the plan again."""
@@ -134,13 +161,18 @@ class PiecePlan(Sequence[Piece]):
         return self.rows[first + start : first + stop]
 
 
-def check_unchanged(piece: Piece, stamp: Stamp | None) -> None:
-    """Raises: ValueError if ``stamp`` is that of another file than the one that was planned."""
+def check_unchanged(piece: Piece, stamp: Stamp | None, plan_file: str | None = None) -> None:
+    """Raises: ValueError if ``stamp`` is that of another file than the one that was planned; ``plan_file`` is where
+    the plan is kept.
+    """
     change = change_of(piece.path, piece.stamp, stamp)
     if change is not None:
+        when, anew = ", when the graph was built", "build the graph anew"
+        if plan_file is not None:
+            when, anew = f", which {plan_file} keeps", f"remove the plan_file {plan_file}, build the graph anew"
         raise ValueError(
-            f"{piece.path} has changed since its pieces were planned, when the graph was built: {change}. Restore it, "
-            "or build the graph anew and begin the epoch anew"
+            f"{piece.path} has changed since its pieces were planned{when}: {change}. Restore it, or {anew} and begin "
+            "the epoch anew"
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,13 +15,15 @@ from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.pieces.plan import PiecePlan
+from torchpipe.formats.storage.listed import size_of
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.writing import Lease
+from torchpipe.node.describe import names_below
 from torchpipe.state import decode, encode
 
 __all__ = ["check_plan_file", "plan_in_file"]
 
-_VERSION = 1
+_VERSION = 2
 _WAIT_S = 600.0  # for somebody else who is making it; then it is made here as well
 
 _log = logging.getLogger("torchpipe")
@@ -38,33 +41,76 @@ def check_plan_file(value: object) -> str | None:
     return path
 
 
-def plan_in_file(file: str, paths: Sequence[str], asked: Mapping[str, Any], make: Callable[[], PiecePlan]) -> PiecePlan:
-    """The plan that ``file`` holds, or else the one that ``make()`` makes, which it holds from then on.
+def plan_in_file(
+    file: str, paths: Sequence[str], asked: Mapping[str, Any], make: Callable[[Sequence[str]], PiecePlan]
+) -> PiecePlan:
+    """The plan that ``file`` holds, or else the one that ``make(paths)`` makes, which it holds from then on.
 
-    ``asked``: how the files are cut. Raises: ValueError for a plan of other pieces or files, and for what is no plan.
+    ``asked``: how the files are cut. The files may have moved: their names below the folder that all have in common,
+    and their sizes, are to be the same. ``paths`` may have others besides, and the plan file itself. Raises: ValueError
+    for a plan of other pieces or files, or of these in another order, and for what is no plan.
     """
+    paths = [path for path in paths if not _is_own(file, path)]
     if not os.path.exists(file):
         lease = Lease(f"{file}.lock")
         taken = lease.take(_WAIT_S)
         try:
             if not os.path.exists(file):
-                _write(file, encode({"plan of pieces": _VERSION, "asked": dict(asked), **make().to_data()}))
+                plan = make(paths)
+                data = {"plan of pieces": _VERSION, "asked": dict(asked), "digest": plan.digest()}
+                _write(file, encode({**data, **plan.to_data()}))
         finally:
             if taken:
                 lease.give_back(remove=True)
-    plan = _read(file, asked)
-    missing = sorted(set(plan.paths) - set(paths))
+    return _found_again(file, _read(file, asked), paths)
+
+
+def _is_own(file: str, path: str) -> bool:
+    """True if ``path`` is the plan file, or one of those that exist while it is made."""
+    if is_remote(path) or not os.path.basename(path).startswith(os.path.basename(file)):
+        return False
+    rest = os.path.abspath(path).removeprefix(os.path.abspath(file))
+    return rest in ("", ".lock") or re.fullmatch(r"\.[0-9a-f]{32}", rest) is not None
+
+
+def _found_again(file: str, plan: PiecePlan, paths: Sequence[str]) -> PiecePlan:
+    """``plan``, of those of ``paths`` that are in it."""
+    planned, given = list(plan.paths), list(paths)
+    if has_moved := not set(planned) <= set(given):
+        planned, given = names_below(planned), names_below(given)
+    wanted = set(planned)
+    kept = [number for number, name in enumerate(given) if name in wanted]
+    missing = sorted(wanted - {given[number] for number in kept})
     if missing:
         raise ValueError(
             f"{file} is the plan of {len(plan.paths)} files, of which {len(missing)} are not among those that are "
             f"given now, such as {missing[0]!r:.200}. Restore them; or remove the plan, and begin the epoch anew"
         )
-    left_out = len(set(paths) - set(plan.paths))
-    if left_out:
+    if [given[number] for number in kept] != planned:
+        raise ValueError(
+            f"{file} is the plan of the same files in another order, or each another number of times: of "
+            f"{len(planned)}, and {len(kept)} are given now. Give them as they were given then (a glob sorts them); or "
+            "remove the plan, and begin the epoch anew"
+        )
+    here = [paths[number] for number in kept]
+    if has_moved:
+        _check_sizes(file, plan, here)
+    if left_out := len(paths) - len(here):
         _log.warning(
             "%d files that are not in the plan %s are not read: remove it, to have them planned", left_out, file
         )
-    return plan
+    return plan.at(here)
+
+
+def _check_sizes(file: str, plan: PiecePlan, paths: Sequence[str]) -> None:
+    """Raises: ValueError unless the local files that have moved have the sizes that were planned."""
+    for path, planned in zip(paths, plan.sizes):
+        now = None if is_remote(path) else size_of(path)
+        if None not in (planned, now) and planned != now:
+            raise ValueError(
+                f"{file} is the plan of other files of these names: {path} has {now} bytes, and had {planned}. Restore "
+                "it; or remove the plan, and begin the epoch anew"
+            )
 
 
 def _write(file: str, data: bytes) -> None:
@@ -90,6 +136,8 @@ def _read(file: str, asked: Mapping[str, Any]) -> PiecePlan:
         if data["plan of pieces"] != _VERSION:
             raise ValueError(f"it has version {data['plan of pieces']!r:.20}, and this torchpipe reads {_VERSION}")
         theirs, plan = data["asked"], PiecePlan.from_data(data)
+        if plan.digest() != data["digest"]:
+            raise ValueError("its digest is that of another plan")
     except (StateError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"{file} is no plan of pieces, or a damaged one: {error}. Remove it") from error
     for name, value in asked.items():

@@ -6,7 +6,7 @@ damaged, or cut off, is in the last piece: whoever reads that is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from torchpipe.formats.indexes import Index, misfit
 from torchpipe.formats.samples import split_name
 from torchpipe.formats.storage.content import Content
+from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.tar import BLOCK_BYTES, TarFiles
 from torchpipe.formats.tfrecord import check_record, hop_records, indexed_records
 
@@ -38,29 +39,30 @@ class Format:
 
 def _scan_samples(path: str) -> Any:
     """Where samples begin. One that stands in two places has no border between these: its reader is to see both."""
-    starts, undivided = [0], list[tuple[int, int]]()
-    numbers: dict[int, int] = {}  # of samples, by their keys
-    last = None
+    starts, keys = [0], list[str]()
     content = Content(path, None, buffer_bytes=_HEADER_BYTES)
     try:
-        files = TarFiles(content)
+        files = TarFiles(content, follows_links=False)
         with suppress(EOFError, ValueError):
             while (member := files.next()) is not None:
                 parts = split_name(member.name)
-                if parts is None or parts[0] == last:
+                if parts is None or (keys and parts[0] == keys[-1]):
                     continue
-                last = parts[0]
-                number = len(numbers) + len(undivided)
-                if number:
+                if keys:
                     starts.append(member.header)
-                if numbers.setdefault(hash(last), number) != number:
-                    undivided.append((numbers[hash(last)], number))
+                keys.append(parts[0])
     finally:
         content.close()
-    return _joined(np.array(starts, np.int64), undivided)
+    return _joined(np.array(starts, np.int64), keys)
 
 
-def _joined(starts: Any, undivided: list[tuple[int, int]]) -> Any:
+def _joined(starts: Any, keys: Iterable[str | None]) -> Any:
+    """``starts`` without those between two places of one key, which is None where it is not known."""
+    numbers: dict[int, int] = {}  # of samples, by their keys
+    undivided = []
+    for number, key in enumerate(keys):
+        if key is not None and (first := numbers.setdefault(hash(key), number)) != number:
+            undivided.append((first, number))
     if not undivided:
         return starts
     depth = np.zeros(len(starts) + 1, np.int64)
@@ -74,8 +76,11 @@ def _indexed_samples(path: str, index: Index, size: int) -> Any:
     """Of DALI's ``wds2idx``: "v1.2 COUNT", and in a line for each sample ending, position, size and name of each file
     (no name in v1.1). Of Megatron-Energon: the place of each sample, and the end, as uint64.
     """
+    keys: Iterable[str | None] | None = None
     if index.content.startswith(b"v1."):
-        starts = _of_wds2idx(index)
+        starts, keys = _of_wds2idx(index)
+    elif not index.content:
+        raise misfit(index, path, size)
     elif len(index.content) % 8:
         raise ValueError(f"{index.name} is no index of a tar archive, as DALI or Megatron-Energon write it")
     else:
@@ -83,14 +88,40 @@ def _indexed_samples(path: str, index: Index, size: int) -> Any:
     ascending = np.all(np.diff(starts) > 0) and not np.any(starts % BLOCK_BYTES)
     if not ascending or (len(starts) and not 0 <= starts[0] <= starts[-1] <= size):
         raise misfit(index, path, size)
-    return starts[:-1]  # where the archive ends
+    starts = starts[:-1]  # where the archive ends
+    if keys is None and not is_remote(path):
+        keys = _keys_at(path, starts)
+    return starts if keys is None else _joined(starts, keys)
 
 
-def _of_wds2idx(index: Index) -> Any:
-    """Behind the last file of a sample the next one begins, with all headers that it has."""
+def _keys_at(path: str, positions: Any) -> Iterator[str | None]:
+    """The keys of the samples that begin at ``positions``; None where none begins, which :func:`_check_samples` tells
+    of those that matter.
+    """
+    content = Content(path, None, buffer_bytes=BLOCK_BYTES)
+    try:
+        for position in map(int, positions):
+            files = TarFiles(content, follows_links=False)
+            content.go_back(position)
+            files.begin_at(position)
+            try:
+                member = files.next()
+            except (EOFError, ValueError):
+                member = None
+            parts = None if member is None else split_name(member.name)
+            yield None if parts is None else parts[0]
+    finally:
+        content.close()
+
+
+def _of_wds2idx(index: Index) -> tuple[Any, list[str | None] | None]:
+    """Where samples end, and their keys if it has names. Behind the last file of a sample the next one begins, with all
+    headers that it has.
+    """
     head, *lines = index.content.splitlines()
     width = 3 if head.startswith(b"v1.1") else 4
     ends = [0]
+    keys: list[str | None] = []
     try:
         if int(head.split()[1]) != len(lines):
             raise ValueError(f"it has {len(lines)} samples, and says {head.decode('utf-8', 'replace')!r:.40}")
@@ -100,16 +131,23 @@ def _of_wds2idx(index: Index) -> Any:
                 raise ValueError(f"the line {line.decode('utf-8', 'replace')!r:.80}")
             last = int(fields[1 - width]) + int(fields[2 - width])
             ends.append(-(-last // BLOCK_BYTES) * BLOCK_BYTES)
+            if width == 4:
+                parts = split_name(fields[3].decode("utf-8", "surrogateescape"))
+                keys.append(None if parts is None else parts[0])
     except (ValueError, IndexError) as error:
-        raise ValueError(f"{index.name} is no index of a tar archive as DALI's wds2idx writes it: {error}") from error
-    return np.array(ends, np.int64)
+        blanks = " (names with blanks in them cannot be told from one another there)" if b" " in index.content else ""
+        raise ValueError(
+            f"{index.name} is no index of a tar archive as DALI's wds2idx writes it: {error}{blanks}. Make it anew, or "
+            "remove it and give piece_bytes=, with which local archives are scanned"
+        ) from error
+    return np.array(ends, np.int64), keys if width == 4 else None
 
 
 def _check_samples(path: str, positions: Any) -> None:
     content = Content(path, None, buffer_bytes=_HEADER_BYTES)
     try:
         for position in map(int, positions):
-            files = TarFiles(content)
+            files = TarFiles(content, follows_links=False)
             content.go_back(position)
             files.begin_at(position)
             with suppress(EOFError):  # it is cut off behind this position

@@ -15,9 +15,11 @@ from torchpipe.errors import StateMismatchError
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.node.describe import names_below
 
-__all__ = ["check_listed", "described", "listed", "listed_files", "size_of"]
+__all__ = ["OTHER_CUTS", "check_listed", "described", "listed", "listed_files", "size_of"]
 
 _LONGEST = 100  # characters of a name that is shown
+_WITH_CUTS = 6  # what a plan of pieces lists: the files, the number of pieces and a digest of all
+OTHER_CUTS = "An index beside a file that was made or removed since does that, or another version of torchpipe."
 
 
 def size_of(path: str) -> int | None:
@@ -48,6 +50,12 @@ def check_listed(what: str, saved: Any, now: list[Any], paths: Sequence[str]) ->
     """Raises: StateMismatchError, showing both sides, unless the files are those that there were; ``paths`` are now."""
     if saved == now:
         return
+    if type(saved) is list and len(saved) == len(now) == _WITH_CUTS and saved[:-2] == now[:-2]:
+        raise StateMismatchError(
+            f"{what} is the same files as when the state was saved, cut at other places: then "
+            f"there were {saved[-2]!r:.20} pieces (digest {saved[-1]!s:.16}), now there are {now[-2]} ({now[-1]}). "
+            f"{OTHER_CUTS} A resume would repeat items and lose others: restore what there was, or begin the epoch anew"
+        )
     dated = [(os.stat(path).st_mtime, path) for path in paths if size_of(path) is not None]
     newest = f" (the newest is {max(dated)[1]!r:.300})" if dated else ""
     raise StateMismatchError(
@@ -60,9 +68,10 @@ def check_listed(what: str, saved: Any, now: list[Any], paths: Sequence[str]) ->
 def described(value: Any) -> str:
     """What :func:`listed` gave, or a state holds in its place, for people."""
     try:
-        count, size, ends, digest = value
+        count, size, ends, digest, *cuts = value
         between = f" from {ends[0]!r:.110} to {ends[1]!r:.110}" if ends else ""
         total = "" if size is None else f", {size!r:.20} bytes"
-        return f"{count!r:.20} files{between}{total} (digest {digest!s:.16})"
+        pieces = f" in {cuts[0]!r:.20} pieces" if cuts else ""
+        return f"{count!r:.20} files{pieces}{between}{total} (digest {(cuts[1] if cuts else digest)!s:.16})"
     except (TypeError, ValueError, LookupError):
         return f"{value!r:.80}"

@@ -9,9 +9,9 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, ReopenedFile, attempt, can_seek_back
+from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, ReopenedFile, attempt, can_seek_back, is_transient
 
-__all__ = ["BUFFER_BYTES", "entries_of", "file_system", "open_url", "write_url"]
+__all__ = ["BUFFER_BYTES", "entries_of", "file_system", "is_there", "open_url", "write_url"]
 
 BUFFER_BYTES = 1 << 18
 # By which file systems tell one file from another of its name: Google's, S3's and Azure's, the web's, others'.
@@ -110,6 +110,24 @@ def entries_of(url: str, options: Mapping[str, Any] | None = None, retries: int 
         return [_as_url(url, name) for name in sorted(system.ls(path, detail=False)) if name.rstrip("/") != path]
 
     return attempt(look, f"listing {url}", retries)
+
+
+def is_there(url: str, options: Mapping[str, Any] | None = None, retries: int = DEFAULT_RETRIES) -> bool:
+    """True if there is a file at ``url``. Raises: what is neither yes nor no, such as a server that is busy."""
+
+    def look() -> bool:
+        system, path = file_system(url, options)
+        try:
+            system.info(path)
+        except FileNotFoundError as error:
+            if is_transient(error):  # fsspec calls whatever a server of the web answers so
+                raise
+            return False
+        except PermissionError:  # where nobody may list, object stores say this of what is not there
+            return False
+        return True
+
+    return attempt(look, f"looking for {url}", retries)
 
 
 def _as_url(root: str, path: str) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from torchpipe.errors import GraphError
 from torchpipe.formats.pieces.plan import PIECE_BYTES, UNITS, Piece, PiecePlan, plan_pieces
 from torchpipe.formats.pieces.plan_file import check_plan_file, plan_in_file
 from torchpipe.formats.storage.content import check_compression
-from torchpipe.formats.storage.listed import listed
+from torchpipe.formats.storage.listed import listed, size_of
 from torchpipe.formats.storage.paths import expand_paths
 from torchpipe.indexed.shuffled import ShuffledKeys, Switched
 from torchpipe.iter._shared.paths import ListedKeys, PathList, local_files
@@ -42,10 +41,11 @@ class FilePieces(Switched[Piece]):
     The plan is made with the node, from the sizes of the files and the tables at the ends of parquet files, those of
     several files at once: all shards have the same, and files that come later are in none. ``shard_pieces`` of a reader
     makes this node and divides it. With ``plan_file``, a local path, it is made once for all ranks, and for runs that
-    resume: whoever comes first writes it there, and all others read it, look at no file, and leave out what has come
+    resume: whoever comes first writes it there, and all others read it, open no file, and leave out what has come
     since.
 
-    State: one integer, a key, and which files there were, as of :class:`~torchpipe.iter.PathList`. Raises: as there,
+    State: one integer, a key, and which files there were, as of :class:`~torchpipe.iter.PathList`, with the number of
+    pieces and a digest of where they are cut: a state loads over the same plan only. Raises: as there,
     and ValueError for what is no such file; GraphError if there are more shards than pieces: when the loader is built,
     if their number is fixed, else when a pass begins.
     """
@@ -76,12 +76,15 @@ class FilePieces(Switched[Piece]):
         self.enabled = _checked_switch(shuffle)
         expanded = paths.paths if isinstance(paths, PathList) else None
         found = expand_paths("FilePieces", paths, storage_options) if expanded is None else expanded
-        make = partial(plan_pieces, found, unit, self.piece_bytes, self.compression, self.storage_options)
+
+        def make(files: Sequence[str]) -> PiecePlan:
+            return plan_pieces(files, unit, self.piece_bytes, self.compression, self.storage_options)
+
         self.plan_file = check_plan_file(plan_file)
         asked = {"unit": unit, "piece_bytes": self.piece_bytes, "compression": self.compression}
-        self.plan = make() if self.plan_file is None else plan_in_file(self.plan_file, found, asked, make)
+        self.plan = make(found) if self.plan_file is None else plan_in_file(self.plan_file, found, asked, make)
         self.paths = self.plan.paths
-        self.listed = listed(names_below(self.paths), self.plan.sizes)
+        self.listed = self.plan.listed()
 
     @property
     def seeded(self) -> bool:  # type: ignore[override]
@@ -128,15 +131,23 @@ def _check_enough(count: int, parts: int, what: str, way_out: str) -> None:
 
 
 class StreamPieces(Switched[int]):
-    """Yields the numbers of the shards that a stream of Hugging Face has, in random order with ``shuffle``.
+    """Yields the numbers of the ``count`` shards that a stream of Hugging Face has, in random order with ``shuffle``.
+    ``files``: the names of what is in them, in order.
 
-    State: one integer, a key. Raises: GraphError, when a pass begins, if there are more shards than these.
+    State: one integer, a key, and which files there were, as of :class:`FilePieces`. Raises: GraphError, when a pass
+    begins, if there are more shards than these; StateMismatchError.
     """
 
     by_index = True
+    names_files = True
+    fingerprint_ignores = ("paths", "listed")  # a run may move to where the data lie
 
-    def __init__(self, count: int, shuffle: bool) -> None:
+    def __init__(self, count: int, files: Sequence[str], shuffle: bool) -> None:
         self.count = count
+        self.paths = tuple(files)
+        self.listed = listed(
+            names_below(self.paths), [size_of(path) if os.path.isabs(path) else None for path in files]
+        )
         self.own_seed: int | None = None
         self.enabled = _checked_switch(shuffle)
 
@@ -160,7 +171,7 @@ class StreamPieces(Switched[int]):
         return _NumbersIterator(self, context, range(self.count), range(self.count))
 
 
-class _NumbersIterator(ShuffledKeys[int]):
+class _NumbersIterator(ListedKeys[int], ShuffledKeys[int]):
     node: StreamPieces
 
     def stride(self, parts: int, part: int) -> bool:

@@ -26,7 +26,7 @@ from torchpipe.node.announce import COMPRESSED
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_count
-from torchpipe.node.traits import node_name
+from torchpipe.node.traits import DataPipe, node_name, walk
 from torchpipe.node.validate import check_length
 
 __all__ = ["ContentReader", "FileReader", "Spot", "StreamReader"]
@@ -234,6 +234,11 @@ class _StreamIterator(_RecordsIterator[T]):
         return self.node.records(path, stream)
 
 
+def _plan_file(reader: DataPipe) -> str | None:
+    """Where the plan of the pieces that ``reader`` is given is kept, if it is."""
+    return next((file for node in walk(reader) if (file := getattr(node, "plan_file", None)) is not None), None)
+
+
 class _InOrder(Iterator[T]):
     """The records of a stream that cannot seek: they have no position to go to."""
 
@@ -276,7 +281,7 @@ class _FileIterator(_RecordsIterator[T]):
             raise
         if isinstance(item, Piece):
             try:
-                check_unchanged(item, self._opened.stamp)
+                check_unchanged(item, self._opened.stamp, _plan_file(self.node))
             except ValueError:
                 self._opened.close()
                 raise

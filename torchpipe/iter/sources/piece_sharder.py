@@ -30,17 +30,18 @@ class PieceSharder(IterDataPipe[T]):
     order, another one in each epoch; the records within one stay in order: put ``shuffle()`` behind it to mix them.
 
     A stream of Hugging Face's (:class:`~torchpipe.iter.HuggingFaceReader`) is divided by its own shards, which are its
-    files; ``piece_bytes`` and ``plan_file`` do not count.
+    files, and its batches end with them: it has no ``piece_bytes`` and no ``plan_file``.
 
     Tar archives and TFRecord files without an index are whole files too, unless ``piece_bytes`` is given: local ones
     are scanned then. ``loader.explain()`` says how many pieces there are, and which files are not divided.
 
     The plan is made with the node, and all workers have it. ``plan_file``, a local path, keeps it for ranks and for
-    runs that resume: they look at no file again, and a file that has come since is in no plan.
+    runs that resume: they open no file again, and a file that has come since is in no plan.
 
     There have to be as many pieces as shards: else take smaller ones. ``len()`` is known of parquet.
 
-    Raises: TypeError on anything but such a reader, ValueError for ``piece_bytes`` below 1, and what reading the sizes
+    Raises: TypeError on anything but such a reader, and on a stream whose shards have other rows by themselves
+    (``take``, ``skip``); ValueError for ``piece_bytes`` below 1, and what reading the sizes
     of files raises; as :class:`~torchpipe.iter.FilePieces`.
     """
 
@@ -54,6 +55,12 @@ class PieceSharder(IterDataPipe[T]):
     ) -> IterDataPipe[T]:
         check_input("shard_pieces", datapipe)
         if hasattr(type(datapipe), "in_pieces"):  # a stream that has shards of its own
+            for name, value in (("piece_bytes", piece_bytes), ("plan_file", plan_file)):
+                if value is not None:
+                    raise ValueError(
+                        f"{name}={value!r:.80} is for readers of files: the pieces of {node_name(datapipe)} are its "
+                        f"stream's own shards. Leave {name} out"
+                    )
             return datapipe.in_pieces(shuffle)  # type: ignore[no-any-return]
         _check_reader(datapipe)
         reader: Any = datapipe

@@ -14,7 +14,7 @@ import msgpack
 import numpy as np
 import torch
 
-from torchpipe.compat.datasets_private import first_part
+from torchpipe.compat.datasets_private import files_of_shards, keeps_a_buffer, why_not_by_shards
 from torchpipe.compat.packages import needs
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.indexed.keys import KeysIterator
@@ -81,15 +81,26 @@ class HuggingFaceReader(IterDataPipe[Any]):
     @property
     def seeded(self) -> bool:  # type: ignore[override]
         """True for a stream that shuffles anew in each epoch."""
-        return self.streams and _keeps_a_buffer(self.dataset)
+        return self.streams and keeps_a_buffer(self.dataset)
 
     def in_pieces(self, shuffle: bool) -> IterDataPipe[Any]:
-        """The same stream, of which each shard reads its own files. Raises: TypeError for a ``Dataset``."""
+        """The same stream, of which each shard reads its own files.
+
+        Raises: TypeError for a ``Dataset``, and for a stream whose shards have other rows by themselves: behind its
+        ``take``, ``skip``, ``interleave_datasets`` that does not take all rows once, and ``with_indices=True``.
+        """
         if not self.streams or self.source is not None:
             why = "divided already" if self.streams else "read by index: put shuffle() and sharding_filter() behind it"
             raise TypeError(f"shard_pieces() divides streams once, and the dataset of {node_name(self)} is {why}")
+        count = self.dataset.num_shards
+        refused = why_not_by_shards(self.dataset) if count > 1 else None
+        if refused is not None:
+            raise TypeError(
+                f"shard_pieces() lets each shard read files of {node_name(self)}'s stream by itself, and {refused}; "
+                "or divide rows with sharding_filter() in the place of shard_pieces(), with which each shard reads all"
+            )
         divided = copy.copy(self)
-        divided.source = form_on(StreamPieces(self.dataset.num_shards, shuffle), "sharding_filter")()
+        divided.source = form_on(StreamPieces(count, files_of_shards(self.dataset), shuffle), "sharding_filter")()
         return divided
 
     def __len__(self) -> int:
@@ -171,7 +182,7 @@ class _PiecesIterator(ExpandingIterator[Any]):
     def to_replay(self) -> tuple[str, int]:
         if self._current is not None:
             return self._current.to_replay()  # type: ignore[no-any-return]
-        replayed = _keeps_a_buffer(self.node.dataset) and self._loaded is not None
+        replayed = keeps_a_buffer(self.node.dataset) and self._loaded is not None
         return _buffer_of(self.node), self._handed_out if replayed else 0
 
     def close(self) -> None:
@@ -192,7 +203,7 @@ class _Rows(Iterator[Any]):
     def __init__(self, node: HuggingFaceReader, dataset: Any, epoch: int) -> None:
         self.node = node
         self._given = dataset
-        self.replayed = _keeps_a_buffer(dataset)  # nothing but a replay of everything is exact then
+        self.replayed = keeps_a_buffer(dataset)  # nothing but a replay of everything is exact then
         self._name = node_name(node)
         self._epoch = epoch
         self._position = 0
@@ -346,21 +357,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         return [str(value.dtype), list(value.shape), value.tobytes()]
     return [repr(type(value)), str(value) if isinstance(value, int) else ""]
-
-
-def _keeps_a_buffer(dataset: Any) -> bool:
-    """True if the stream shuffles in a buffer of its own, which its state does not hold. Found by the names of its
-    parts.
-    """
-    waiting, seen = [first_part(dataset)], 0
-    while waiting and (seen := seen + 1) < 10_000:
-        part = waiting.pop()
-        if type(part).__name__.startswith("BufferShuffled"):
-            return True
-        for value in getattr(part, "__dict__", {}).values():
-            waiting += [
-                one
-                for one in (value if isinstance(value, list | tuple) else [value])
-                if type(one).__name__.endswith("Iterable")
-            ]
-    return False

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from torchpipe.formats.pieces.plan import PiecePlan, plan_pieces
-from torchpipe.formats.storage.listed import listed, size_of
+from torchpipe.formats.storage.listed import size_of
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.tables.parquet import RowGroups, import_parquet
 from torchpipe.iter._shared.paths import ListedKeys, PathList, Paths
 from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import functional_datapipe
-from torchpipe.node.describe import names_below
 from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["RowGroupLister"]
@@ -51,7 +50,7 @@ class RowGroupLister(FileReader[tuple[str, int]]):
             self.paths = self.source.paths
             plan = plan_pieces(self.paths, "row groups", 1, storage_options=self.storage_options)
             self.groups = _Groups(plan)
-            self.listed = listed(names_below(self.paths), plan.sizes)
+            self.listed = plan.listed()
 
     @property
     def by_index(self) -> bool:  # type: ignore[override]
