@@ -37,7 +37,8 @@ __all__ = [
     "dispatch_start",
 ]
 
-_KEY = "dealt"  # what makes a state that of a DispatchedIterator is the type of what stands there, not this name
+# A state is a DispatchedIterator's if a Cursor stands under this key: other nodes may use the name
+_KEY = "dealt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +299,7 @@ class DispatchSource(DispatchSupply):
         return producer.within(partial(producer.produce, limit, seconds, note, keep))
 
     def _too_short(self) -> StateError | None:
-        """True if the stream has ended before items that a shard has had already, as its state says."""
+        """The error if the stream has ended before items that a shard has had already, as its state says; else None."""
         most = max(self._needed.values(), default=0) - self._num_shards
         if most < self.position:
             return None

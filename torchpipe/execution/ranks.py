@@ -1,4 +1,5 @@
-"""How the ranks of a run tell each other something: all in step, each wait bounded, and nobody taken at another's word.
+"""How the ranks of a run tell each other something: in step, and each wait bounded; each checks that all are doing the
+same.
 
 Runs in the user's process, in the thread that asks.
 

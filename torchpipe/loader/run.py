@@ -116,7 +116,7 @@ class Run:
         self._opaque.tell(payload)
 
     def tell(self, state: dict[str, Any]) -> dict[str, Any]:
-        """``state``, once it has been warned of what in it only pickle can rebuild, and of its size."""
+        """Warn of what in ``state`` only pickle can rebuild, and of its size; return it."""
         self.tell_opaque(state["payload"])
         self._sizes.note(state, self.graph)
         return state

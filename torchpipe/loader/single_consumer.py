@@ -90,7 +90,8 @@ class OneUser:
 
 
 class BeginGuard:
-    """Notes the thread in which an epoch begins: what a signal handler ended in there would be gone on with.
+    """Notes the thread in which an epoch begins: a signal handler that closes the loader there would have its work
+    undone by iter() when it goes on.
 
     ``thread`` is set and cleared by plain assignments: an interrupt could keep a method from being run.
     """

@@ -59,8 +59,8 @@ _SAMPLED = 64  # items of data
 class Kept:
     """``owner`` as it is when this is made.
 
-    ``apart``: types that are somebody else's to keep, and ``names`` of attributes that are; ``others``: objects that
-    are. ``at_most``: what is larger, in kilobytes with all that it holds, is data.
+    ``except_types``: types that are somebody else's to keep, and ``names`` of attributes that are; ``others``: objects
+    that are. ``at_most``: what is larger, in kilobytes with all that it holds, is data.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ def checked_key(key_of: Callable[[Any], Any], item: Any, what: str) -> Any:
     """``key_of(item)``, as :func:`plain_key` makes it.
 
     Raises: TypeError for what cannot be a key, tensors too, of which no two are one key; ValueError for NaN and NaT,
-    which equal nothing, themselves included. So it is of what stands in a tuple.
+    which equal nothing, themselves included. The same holds for the parts of a tuple.
     """
     key = plain_key(key_of(item))
     if (reason := _no_key(key)) is not None:

@@ -16,7 +16,7 @@ class Source(Protocol):
 
 
 class NewEvents:
-    """Each event once, as it comes; ``of`` the first figures, those that were there before."""
+    """Each event once. The first call of :meth:`of` returns all that there are."""
 
     def __init__(self) -> None:
         self._seen: frozenset[Event] = frozenset()

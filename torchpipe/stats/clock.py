@@ -31,7 +31,7 @@ class Clock:
         self.ended = 0.0
         self._last = self.begun  # when a wait began or ended
         self._span_s = 0.0
-        self.wait_s = 0.0  # since then
+        self.wait_s = 0.0  # since the first item
         self.waits_since = 0.0
         self.items = 0  # that have come, those not handed out yet included
         self.moments: list[tuple[float, int, float]] = []
@@ -70,15 +70,15 @@ class Clock:
             self.waits_since = 0.0
 
     def cpu_s(self) -> float:
-        """CPU seconds of this process since then."""
+        """CPU seconds of this process since the clock was made."""
         return self._cpu_s if self.ended else time.process_time() - self._cpu_before_s
 
     def busy_s(self) -> float:
-        """CPU seconds of all processes of the machine since then; 0 where the system does not tell."""
+        """CPU seconds of all processes of the machine since the clock was made; 0 where the system does not tell."""
         return self._busy_s if self.ended else machine_busy_s() - self._busy_before_s
 
     def span_s(self) -> float:
-        """Seconds since then, those after the loop was left included."""
+        """Seconds since the clock was made, those after the loop was left included."""
         return self._span_s if self.ended else time.perf_counter() - self.begun
 
     def waited_s(self) -> float:

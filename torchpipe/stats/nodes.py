@@ -1,7 +1,7 @@
 """From what processes have noted of their nodes to a row for each. Pure.
 
 Where all items were timed, the figures are exact. Where timing was given up, since items are quick, what was timed
-speaks for the rest: as many times as the last node's items were produced for each one that was timed.
+speaks for the rest: it is scaled by (items produced) / (items timed) of the last node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Made", "with_figures"]
 
 @dataclass(frozen=True)
 class Made:
-    """What one process, or thread, has noted, and done by the account of others.
+    """What one process or thread has noted itself, and how much arrived from it.
 
     ``produced`` items of its last node came from it; making them is most of its time if it is ``busy``. Without
     ``whole``, not all items were timed, and how many there were is not known.

@@ -108,7 +108,7 @@ class Tracing:
             self.sheet.count(node_id, SKIPPED)
 
     def _look(self) -> None:
-        """True if it is worth what it has cost."""
+        """Go on with timing only if that is worth what it has cost."""
         free_ns = _TO_BEGIN_NS if self._come < _BEGUN else _AT_FIRST_NS
         self.wanted = self.wanted and self._items * self._cost_ns < free_ns + _SHARE * self._busy_ns
 

@@ -62,7 +62,7 @@ class ItemIterator(NodeIterator[T_co]):
 
 
 class CountingIterator(ItemIterator[T_co]):
-    """One that makes an item of each, by more than the item alone: by its number, say. So its node is no
+    """Makes one item of each, but from more than that item, for example also from its number. So its node is no
     ``one_to_one``, and still one item of its stream is lost with one of its input.
     """
 

@@ -1,4 +1,4 @@
-"""Items that a node of this room leaves out because of their size: counted, and told once."""
+"""Items that packing nodes drop because of their size: counted, and warned of once."""
 
 from __future__ import annotations
 

@@ -370,9 +370,10 @@ class _BranchIterator(NodeIterator[Any]):
 
 
 def _reads_once(container: Container, context: Context) -> bool:
-    """True if what is lost before ``container`` leaves in step whatever is paired behind it: each node that pairs its
-    inputs reads them through one node, which loses the same for all of them. That is ``container`` itself, say, unless
-    it or one behind it deals each item to one branch: nobody can tell which branch would have got what is lost.
+    """True if items lost before ``container`` are lost in all branches alike, so that pairs behind it still match: each
+    node that pairs its inputs reads them through one node, which loses the same for all of them. That is ``container``
+    itself, say, unless it or one behind it deals each item to one branch: nobody can tell which branch would have got
+    what is lost.
     """
     graph = context.graph
     node = graph.original(container)
