@@ -12,7 +12,7 @@ from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
-from reading_services.engine.ledger import AssignedEntries
+from reading_services.engine.ledger import LaneEntries
 from reading_services.engine.options import WorkerLimits
 from reading_services.engine.policies import policies
 from reading_services.engine.supervisor import Supervisor
@@ -110,13 +110,13 @@ class DealingWorkers(Supervisor):
         again: Sequence[Sequence[Any]] | None = None,
     ) -> None:
         """Begin an epoch. ``stateless``: does an item depend on its entry alone? ``again``: what each cursor skips."""
-        assigned = {
-            item.lane: AssignedEntries.begin(
+        entries = {
+            item.lane: LaneEntries.begin(
                 item, stateless, [dumps(entry) for entry in (again[item.lane] if again else ())]
             )
             for item in positions
         }
-        self.begin_epoch(start, positions, assigned)
+        self.begin_epoch(start, positions, entries)
 
     def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
         """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more.

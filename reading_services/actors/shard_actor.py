@@ -19,7 +19,7 @@ from reading_services.actors.progress import ActorProgress
 from reading_services.actors.replies import Begun, Hello, Packed, Produced, Status
 from reading_services.actors.supply import ActorSupply, Superseded
 from reading_services.engine.messages import Deal, StartEpoch
-from reading_services.hosting.entries import AssignedSupply
+from reading_services.hosting.entries import EntrySupply
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failures.failure import add_note
@@ -127,11 +127,11 @@ class ShardActor(ActorBase):
         return Begun(failed=failed, reports=self._host.take_reports())
 
     def _supply_for(self, epoch: StartEpoch, dispatcher: Any) -> Supply | None:
-        if epoch.assigned:
+        if epoch.from_entries:
             present = self._host.supply
-            assigned = present if epoch.keep and isinstance(present, AssignedSupply) else AssignedSupply()
-            assigned.keep(epoch.keep)
-            return assigned
+            entries = present if epoch.keep and isinstance(present, EntrySupply) else EntrySupply()
+            entries.keep(epoch.keep)
+            return entries
         shards = [start.shard for start in epoch.shards if start.branch == epoch.dispatch_branch]
         if dispatcher is None or not shards:
             return None
@@ -152,7 +152,7 @@ class ShardActor(ActorBase):
         nothing = Produced(generation=generation, lane=lane)
         if epoch is None or generation != epoch.generation or generation <= self._over:
             return nothing
-        if isinstance(host.supply, AssignedSupply):
+        if isinstance(host.supply, EntrySupply):
             if deal is not None:
                 host.supply.add(deal)
             limit = min(limit, host.supply.left(lane))
@@ -170,7 +170,7 @@ class ShardActor(ActorBase):
         answer = self._answer(epoch, lane, chunk)
         if over or answer.error is not None:
             host.retire(lane)
-        times.turn_to(AWAITING_INPUT if epoch.assigned else AWAITING_CREDIT)
+        times.turn_to(AWAITING_INPUT if epoch.from_entries else AWAITING_CREDIT)
         return answer
 
     def end(self, generation: int) -> None:

@@ -300,11 +300,13 @@ class ActorWorker:
     def _may_ask(self, epoch: StartEpoch, lane: _Lane) -> bool:
         if lane.calls >= _MOST_CALLS or (self._calls and self._one_at_a_time()):
             return False
-        if epoch.assigned:
+        if epoch.from_entries:
             left = lane.sent or (lane.over and not lane.done)  # the end has to be asked for, too
             if not lane.pending and not (left and not lane.calls):
                 return False
-        return lane.credit.may_go_on(epoch.window, epoch.window_bytes, assigned=epoch.assigned, expected=lane.calls)
+        return lane.credit.may_go_on(
+            epoch.window, epoch.window_bytes, from_entries=epoch.from_entries, expected=lane.calls
+        )
 
     def _one_at_a_time(self) -> bool:
         """Something here has ended an actor."""
@@ -324,7 +326,7 @@ class ActorWorker:
         lane = self._lanes[number]
         limit = self._limit(epoch, lane)
         deal = None
-        if epoch.assigned:
+        if epoch.from_entries:
             entries = tuple(lane.pending.popleft() for _ in range(min(limit, len(lane.pending))))
             over = lane.over and not lane.pending
             if entries or (over and not lane.end_sent):

@@ -30,9 +30,9 @@ class Credit:
     limit: int = 1  # items of a chunk; the first is sent at once
     quick: bool = False  # True if the last chunk held several items
 
-    def may_go_on(self, window: int, window_bytes: int, *, assigned: bool, expected: int = 0) -> bool:
+    def may_go_on(self, window: int, window_bytes: int, *, from_entries: bool, expected: int = 0) -> bool:
         """True if another chunk may be made, with ``expected`` on their way already, as large as the last one."""
-        if assigned and self.quick:  # how many items that may be is up to whoever deals
+        if from_entries and self.quick:  # how many items that may be is up to whoever deals
             window = max(window, _QUICK_CHUNKS)
         chunks = len(self.ahead) + expected
         if chunks >= window:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from reading_services.engine.ledger import AssignedEntries, ShardLedger
+from reading_services.engine.ledger import LaneEntries, ShardLedger
 from reading_services.engine.messages import Deal, StartDispatch, StartEpoch
 from reading_services.engine.options import WorkerLimits
 from reading_services.engine.workers import DISPATCHER, Arrival, End
@@ -39,13 +39,13 @@ class Lanes:
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again, and its error
 
     def begin_epoch(
-        self, start: EpochStart, positions: Sequence[ShardPosition], assigned: Mapping[int, AssignedEntries]
+        self, start: EpochStart, positions: Sequence[ShardPosition], entries: Mapping[int, LaneEntries]
     ) -> None:
-        """``dealt``: of each lane, where what items are made of is dealt."""
+        """``entries``: of each lane, where what items are made of is dealt."""
         self.generation += 1  # what is still on its way belongs to no lane of this epoch
         self.epoch, self._fail_at, self._isolate_before = start, None, 0
         window, since = self.limits.window, self.generation
-        ledgers = [ShardLedger.begin(item, window, assigned.get(item.lane), since=since) for item in positions]
+        ledgers = [ShardLedger.begin(item, window, entries.get(item.lane), since=since) for item in positions]
         self._ledgers = {ledger.lane: ledger for ledger in ledgers}
 
     def end_epoch(self) -> None:
@@ -159,9 +159,9 @@ class Lanes:
         going_on = [item for item in self.of_worker(number) if not item.over]
         begins = [item for item in going_on if item.lane not in kept]
         deals = [
-            Deal.of(self.generation, item.lane, item.assigned.entries, item.assigned.over)
+            Deal.of(self.generation, item.lane, item.entries.waiting, item.entries.over)
             for item in begins
-            if item.assigned
+            if item.entries
         ]
         start = StartEpoch(
             **self.epoch.fields,
@@ -172,7 +172,7 @@ class Lanes:
             window_bytes=self.limits.window_bytes,
             dispatch_branch=self._dispatch_branch,
             isolate_items=isolate_items,
-            assigned=any(item.assigned for item in going_on),
+            from_entries=any(item.entries for item in going_on),
         )
         return start, deals
 

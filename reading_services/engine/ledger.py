@@ -12,30 +12,30 @@ from reading_services.engine.workers import Arrival
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
-__all__ = ["AssignedEntries", "ShardLedger"]
+__all__ = ["LaneEntries", "ShardLedger"]
 
 
 @dataclass(slots=True)
-class AssignedEntries:
+class LaneEntries:
     """What was dealt to a lane, an entry for each item, as far as it may have to be dealt again.
 
     ``stateless``: an item depends on its entry alone, so that nothing before it is ever needed.
     """
 
     stateless: bool
-    entries: deque[bytes] = field(default_factory=deque)
+    waiting: deque[bytes] = field(default_factory=deque)
     first: int = 0  # the number of the first entry that is kept
     over: bool = False
 
     @classmethod
-    def begin(cls, position: ShardPosition, stateless: bool, again: Iterable[bytes] = ()) -> AssignedEntries:
+    def begin(cls, position: ShardPosition, stateless: bool, again: Iterable[bytes] = ()) -> LaneEntries:
         """``again``: what the position's cursor skips."""
         return cls(stateless, deque(again), position.count - position.cursor.skip)
 
     def forget(self, before: int) -> None:
         """Entries before number ``before`` are not needed any more."""
-        for _ in range(min(before - self.first, len(self.entries))):
-            self.entries.popleft()
+        for _ in range(min(before - self.first, len(self.waiting))):
+            self.waiting.popleft()
             self.first += 1
 
 
@@ -58,16 +58,16 @@ class ShardLedger:
     reports: list[Report] = field(default_factory=list)  # for the user, with the chunk that comes next
     in_use: bool = False  # True while the consumer has a chunk in hand
     isolate_before: int = 0  # items before this one are each made alone: one of them may have ended its worker
-    assigned: AssignedEntries | None = None  # where entries are dealt
+    entries: LaneEntries | None = None  # where entries are dealt
     first: int = 0  # ``count`` when the epoch began here
     chunks: int = 0  # that have come since, with ``nbytes`` in all
     nbytes: int = 0
 
     @classmethod
     def begin(
-        cls, position: ShardPosition, window: int, assigned: AssignedEntries | None = None, *, since: int = 0
+        cls, position: ShardPosition, window: int, entries: LaneEntries | None = None, *, since: int = 0
     ) -> ShardLedger:
-        return cls(**vars(position), window=window, assigned=assigned, first=position.count, since=since)
+        return cls(**vars(position), window=window, entries=entries, first=position.count, since=since)
 
     def arrive(self, arrival: Arrival) -> None:
         """Something has come; after the shard's end or error, nothing counts any more."""
@@ -76,24 +76,24 @@ class ShardLedger:
         self.count += arrival.count
         self.chunks += 1
         self.nbytes += arrival.nbytes
-        if self.assigned is None or not self.assigned.stateless:
+        if self.entries is None or not self.entries.stateless:
             self.cursor = self.cursor.after(arrival.count, None if arrival.ended else arrival.snapshot)
-        if self.assigned is not None:
-            self.assigned.forget(self.count - self.cursor.skip)
+        if self.entries is not None:
+            self.entries.forget(self.count - self.cursor.skip)
         self.over = arrival.over
         self.arrived.append(arrival)
 
     def deal(self, entries: list[bytes], over: bool) -> None:
         """More is dealt to this lane; ``over``: nothing after that."""
-        assert self.assigned is not None, "nothing is dealt in this epoch"
-        self.assigned.entries.extend(entries)
-        self.assigned.over = over
+        assert self.entries is not None, "nothing is dealt in this epoch"
+        self.entries.waiting.extend(entries)
+        self.entries.over = over
 
     @property
     def outstanding(self) -> int:
         """How many entries have been dealt whose items have not arrived."""
-        assigned = self.assigned
-        return 0 if assigned is None else assigned.first + len(assigned.entries) - self.count
+        entries = self.entries
+        return 0 if entries is None else entries.first + len(entries.waiting) - self.count
 
     def release(self) -> int:
         """The consumer asks for more, so it has used up its chunk: the number of chunks to grant anew."""

@@ -61,7 +61,7 @@ class StartEpoch(Epoch, Message):
     window_bytes: int  # and bytes, if that is more than two chunks
     dispatch_branch: int  # the branch that dispatched items go to; -1: there are none
     isolate_items: bool
-    assigned: bool = False  # True if every item is made of an entry that the engine deals
+    from_entries: bool = False  # True if every item is made of an entry that the engine deals
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ class Restarts:
             return
         # A worker that ends before it is ready has been dealt nothing in this generation; a dispatcher is waited for
         before = self._plans.pop(number, None)
-        assigned = worker.ready or number == DISPATCHER if before is None else before.all_anew
+        all_anew = worker.ready or number == DISPATCHER if before is None else before.all_anew
         self._workers.drop(number)
         if lanes.limits.spent(self.count):
             decision = SPENT
@@ -83,7 +83,7 @@ class Restarts:
         if lanes.needs(number) or not decision.give_up:
             self.count += 1
             self._stats.restarted(number, worker.name, str(death))
-            self._plans[number] = Plan(self._clock() + decision.delay_s, lanes.dispatched and assigned)
+            self._plans[number] = Plan(self._clock() + decision.delay_s, lanes.dispatched and all_anew)
             self.carry_out_plans()
 
     def note_idle_death(self, worker: Worker, end: End) -> None:

@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from reading_services.engine.events import EventHandler
 from reading_services.engine.lanes import Lanes
-from reading_services.engine.ledger import AssignedEntries, ShardLedger
+from reading_services.engine.ledger import LaneEntries, ShardLedger
 from reading_services.engine.messages import Deal
 from reading_services.engine.open_workers import OpenWorkers
 from reading_services.engine.options import WorkerLimits
@@ -149,14 +149,14 @@ class Supervisor:
         self,
         start: EpochStart,
         positions: Sequence[ShardPosition],
-        assigned: Mapping[int, AssignedEntries] | None = None,
+        entries: Mapping[int, LaneEntries] | None = None,
     ) -> None:
         """Let workers produce ``positions``; the shards of this process go to them in turn, in all branches.
 
-        ``dealt``: of each lane, where what items are made of is dealt."""
+        ``entries``: of each lane, where what items are made of is dealt."""
         with self._calls, self._lock:
             self._interrupted = False
-            self._lanes.begin_epoch(start, positions, assigned or {})
+            self._lanes.begin_epoch(start, positions, entries or {})
             self._restarts.begin_epoch()
             self._staffing.begin_epoch(self)
             self._stats.begin_epoch(self._workers)

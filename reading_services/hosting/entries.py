@@ -12,10 +12,10 @@ from reading_services.engine.messages import Deal
 from reading_services.hosting.shards import Supply
 from torchpipe.execution.dispatch import Entry
 
-__all__ = ["AssignedSupply"]
+__all__ = ["EntrySupply"]
 
 
-class AssignedSupply(Supply):
+class EntrySupply(Supply):
     """The entries of a worker's lanes, in one generation. A lane is a shard: such a graph has one branch."""
 
     def __init__(self) -> None:

@@ -164,14 +164,14 @@ class RemoteSupply(PrefetchingSupply):
             if not self._greeted and not self._take_greeting():
                 return
             while (frame := self._link.receive(wait=False)) is not None:
-                assigned, payload = frame
-                assert isinstance(assigned, Dispatched)
+                message, payload = frame
+                assert isinstance(message, Dispatched)
                 self._arrived(
-                    self._shards[assigned.shard],
-                    self._receiver.arrive(assigned.layout, payload).open(),
-                    sum(assigned.layout.sizes),
-                    over=assigned.over,
-                    error=None if assigned.error is None else load_error(assigned.error),
+                    self._shards[message.shard],
+                    self._receiver.arrive(message.layout, payload).open(),
+                    sum(message.layout.sizes),
+                    over=message.over,
+                    error=None if message.error is None else load_error(message.error),
                 )
         except ChannelClosed:
             self._cut_off = True

@@ -20,7 +20,7 @@ import torch
 
 from reading_services.engine.credit import ChunkSize, Credit
 from reading_services.engine.messages import Deal, Message, StartEpoch
-from reading_services.hosting.entries import AssignedSupply
+from reading_services.hosting.entries import EntrySupply
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
@@ -170,18 +170,18 @@ class WorkerLoop:
         supply = self._host.supply
         if self._host.epoch is None or not self._turns:
             return IDLE
-        if isinstance(supply, AssignedSupply) and not any(map(supply.left, self._turns)):
+        if isinstance(supply, EntrySupply) and not any(map(supply.left, self._turns)):
             return AWAITING_INPUT
         return AWAITING_CREDIT
 
     def _next_lane(self) -> int | None:
         epoch, supply = self._host.epoch, self._host.supply
         if epoch is not None:
-            assigned = supply if isinstance(supply, AssignedSupply) else None
+            entries = supply if isinstance(supply, EntrySupply) else None
             for turn, lane in enumerate(self._turns):
-                at_hand = assigned is None or assigned.left(lane)
+                at_hand = entries is None or entries.left(lane)
                 credit = self._credits[lane]
-                if at_hand and credit.may_go_on(epoch.window, epoch.window_bytes, assigned=assigned is not None):
+                if at_hand and credit.may_go_on(epoch.window, epoch.window_bytes, from_entries=entries is not None):
                     self._turns.append(self._turns.pop(turn))  # the next turn is another's
                     return lane
         return None
@@ -201,7 +201,7 @@ class WorkerLoop:
                     self._times.turn_to(SENDING)  # closing what is open is work, too
                     self._end_epoch()
             case Deal():
-                if isinstance(supply, AssignedSupply) and epoch is not None and message.generation == epoch.generation:
+                if isinstance(supply, EntrySupply) and epoch is not None and message.generation == epoch.generation:
                     supply.add(message)
                 else:
                     self._early.append(message)
@@ -224,15 +224,15 @@ class WorkerLoop:
         self._take_grants()  # a shard that starts after dropped items waits for them
 
     def _supply_for(self, epoch: StartEpoch) -> Supply | None:
-        if epoch.assigned:
+        if epoch.from_entries:
             present = self._host.supply
-            assigned = present if epoch.keep and isinstance(present, AssignedSupply) else AssignedSupply()
-            assigned.keep(epoch.keep)
+            entries = present if epoch.keep and isinstance(present, EntrySupply) else EntrySupply()
+            entries.keep(epoch.keep)
             for deal in self._early:
                 if deal.generation == epoch.generation:
-                    assigned.add(deal)
+                    entries.add(deal)
             self._early.clear()
-            return assigned
+            return entries
         shards = [start.shard for start in epoch.shards if start.branch == epoch.dispatch_branch]
         if self._dispatcher is None or not shards:
             return None
@@ -249,7 +249,7 @@ class WorkerLoop:
         epoch, supply, credit = self._host.epoch, self._host.supply, self._credits[number]
         assert epoch is not None
         limit = credit.limit
-        if isinstance(supply, AssignedSupply):
+        if isinstance(supply, EntrySupply):
             limit = min(limit, supply.left(number))
         self._times.turn_to(MAKING)
         chunk = self._host.produce(number, limit, _CHUNK_S if credit.ahead else _HUNGRY_S)

@@ -33,7 +33,7 @@ from reading_services.engine.workers import (
     WorkerPool,
 )
 from reading_services.hosting.dispatch import DispatchHost
-from reading_services.hosting.entries import AssignedSupply
+from reading_services.hosting.entries import EntrySupply
 from reading_services.hosting.items import dump_items, load_items
 from reading_services.hosting.shards import ShardHost, Supply
 from torchpipe.execution.dispatch import Entry
@@ -147,7 +147,7 @@ class MemoryWorker:
     def _may_send(self, lane: int) -> bool:
         assert self.host is not None
         supply = self.host.supply
-        if isinstance(supply, AssignedSupply) and not supply.left(lane):
+        if isinstance(supply, EntrySupply) and not supply.left(lane):
             return False
         return self._credit.get(lane, 0) > 0
 
@@ -166,15 +166,15 @@ class MemoryWorker:
                 (self.host or self.dispatch).end()  # type: ignore[union-attr]
             case Deal() as deal:
                 assert self.host is not None
-                if isinstance(self.host.supply, AssignedSupply):
+                if isinstance(self.host.supply, EntrySupply):
                     self.host.supply.add(deal)
 
     def _begin(self, start: StartEpoch, deals: Sequence[Deal]) -> None:
         assert self.host is not None
         supply: Supply | None = None
-        if start.assigned:
+        if start.from_entries:
             present = self.host.supply
-            supply = dealt = present if start.keep and isinstance(present, AssignedSupply) else AssignedSupply()
+            supply = dealt = present if start.keep and isinstance(present, EntrySupply) else EntrySupply()
             dealt.keep(start.keep)
             for deal in deals:
                 dealt.add(deal)

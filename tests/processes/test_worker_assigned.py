@@ -32,7 +32,7 @@ def batches_of(size_bytes: int) -> FetchAssigned:
 
 
 def dealt_epoch(window: int) -> StartEpoch:
-    return dataclasses.replace(epoch(shard(), window=window), assigned=True)
+    return dataclasses.replace(epoch(shard(), window=window), from_entries=True)
 
 
 def deal(batches: range) -> Deal:
