@@ -61,9 +61,9 @@ class Difference:
 def difference(expected: Epochs, got: Epochs, judged: Judgement | None = None) -> Difference:
     """Compare epoch by epoch: each sample is expected once for each time it came in ``expected``.
 
-    ``changed``: the same id with another content. A sample whose id nobody expected is one too, in the place of one
-    that is missing: without ids a changed sample cannot be told from another one. ``reordered``: those that came, and
-    were expected, in another order; or the same order cut into other batches.
+    What has ``changed`` has the same id and another content. A sample whose id nobody expected is one too, in place of
+    one that is missing: without ids a changed sample cannot be told from another one. What is ``reordered`` came, and
+    was expected, in another order; or the same order was cut into other batches.
     """
     judged = judged or Judgement()
     found = Difference()
