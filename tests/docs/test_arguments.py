@@ -1,4 +1,4 @@
-"""A docstring explains no argument that is gone: what a sentence begins with as "``name``: ..." is there in the code."""
+"""A docstring explains no argument that is gone: what a sentence begins with, "``name``: ...", stands in the code."""
 
 from __future__ import annotations
 
