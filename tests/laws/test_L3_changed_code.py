@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +16,11 @@ import pytest
 from torch.utils.data import IterableDataset
 
 from reading_services import MultiProcessingReadingService
+from tests.laws.executors import pids
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService, IterDataPipe
 from torchpipe.errors import StateMismatchError
 from torchpipe.iter import IterableWrapper, JsonlReader
+from torchpipe.node.course import has_course
 from torchpipe.state import SnapshotPolicy
 
 COUNT = 600
@@ -49,18 +55,28 @@ def changed(number: int) -> int:
     return number + 10_000 if Mended.now else number
 
 
-def failing(number: int) -> int:
-    if number % 9 == 4 and not Mended.now:
-        raise ValueError(f"no {number}")
-    return number
-
-
 def length(number: int) -> list[int]:
     return [number] * (1 + number % (4 if Mended.now else 3))
 
 
 def group(number: int) -> int:
     return number % (4 if Mended.now else 3)
+
+
+def good_now(number: int) -> bool:
+    return not (Mended.now and number % 7 == 4)
+
+
+class OneOfOne(IterDataPipe[int]):
+    """A node of a user's that opens its input when it is run."""
+
+    one_to_one = True
+
+    def __init__(self, source: IterDataPipe[int]) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.source
 
 
 class Selecting(IterDataPipe[int]):
@@ -70,7 +86,7 @@ class Selecting(IterDataPipe[int]):
         self.source = source
 
     def __iter__(self) -> Iterator[int]:
-        return (number for number in self.source if good(number))
+        return (number for number in self.source if number % 10 != 0)
 
 
 class Numbers(IterableDataset[int]):
@@ -91,13 +107,10 @@ CHANGING: dict[str, Callable[[], IterDataPipe[Any]]] = {
     "flatmap": lambda: numbers().flatmap(parts),
     "flatmap of iterators": lambda: numbers().flatmap(lazy_parts),
     "unbatch": lambda: numbers().map(parts).unbatch(),
-    "on_error": lambda: numbers().map(failing).on_error("skip", budget=None),
+    "behind a node of the user's": lambda: Selecting(numbers()).filter(good_now),
+    "before one that makes one of one": lambda: OneOfOne(numbers().filter(good)),
     "pack": lambda: numbers().map(length).pack(8, strategy="first_fit"),
     "groupby": lambda: numbers().groupby(group, group_size=3),
-}
-REPLAYED: dict[str, Callable[[], IterDataPipe[Any]]] = {
-    "a node of the user's": lambda: Selecting(numbers()),
-    "an iterable": lambda: IterableWrapper(Numbers()).sharding_filter(),
 }
 WORKERS = [0, 2]
 
@@ -186,46 +199,6 @@ def good_always(number: int) -> bool:
     return number % 3 != 0
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("form", REPLAYED)
-@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
-def test_what_is_run_again_from_its_start_is_compared_too(form: str, workers: int) -> None:
-    make = REPLAYED[form]
-    for exact in (False, True):
-        _, state, rest = saved(make(), workers, 40, exact=exact)
-        with loader(make(), workers) as same:
-            same.load_state_dict(state)
-            assert list(same) == rest
-        Mended.now = True
-        with loader(make(), workers) as other, pytest.raises(StateMismatchError, match="again"):
-            other.load_state_dict(state)
-            list(other)
-        Mended.now = False
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
-def test_an_iterable_dataset_in_a_DataLoader(workers: int) -> None:
-    def make() -> DataLoader[Any]:
-        return DataLoader(Numbers(), batch_size=4, num_workers=workers, collate_fn=list)
-
-    first = make()
-    stream = iter(first)
-    for _ in range(11):
-        next(stream)
-    state, exact = first.state_dict(), first.state_dict(exact=True)
-    rest = list(stream)
-    for one in (state, exact):
-        again = make()
-        again.load_state_dict(one)
-        assert list(again) == rest
-    Mended.now = True
-    other = make()
-    other.load_state_dict(state)
-    with pytest.raises(StateMismatchError, match="again"):
-        list(other)
-
-
 def test_map_style_data_may_have_other_code() -> None:
     class Squares:
         def __len__(self) -> int:
@@ -243,20 +216,6 @@ def test_map_style_data_may_have_other_code() -> None:
     other = DataLoader(Squares(), batch_size=4, shuffle=True, collate_fn=list)
     other.load_state_dict(state)
     assert flat(other) == [number + 10_000 for number in flat(rest)]
-
-
-def test_what_is_dispatched_is_compared() -> None:
-    def make() -> IterDataPipe[int]:
-        return IterableWrapper(range(COUNT)).filter(good).sharding_round_robin_dispatch().map(changed)
-
-    _, state, rest = saved(make(), 2, 41)
-    with loader(make(), 0) as same:
-        same.load_state_dict(state)
-        assert list(same) == rest
-    Mended.now = True
-    with loader(make(), 2) as other, pytest.raises(StateMismatchError, match="made again"):
-        other.load_state_dict(state)
-        list(other)
 
 
 def test_what_a_node_makes_again_by_itself_is_no_other_choice(tmp_path: Path) -> None:
@@ -284,3 +243,239 @@ def test_what_a_node_makes_again_by_itself_is_no_other_choice(tmp_path: Path) ->
 
 def known(document: dict[str, Any]) -> bool:
     return good(document["id"])
+
+
+def gen3(number: int) -> Iterator[int]:
+    return (part for part in [number] * (1 + number % 3))
+
+
+def third(number: int) -> int:
+    return int(number % 3 == 0)
+
+
+def _demuxed() -> IterDataPipe[Any]:
+    first, second = IterableWrapper(range(24)).filter(good).demux(2, third)
+    return first.flatmap(gen3).mux_longest(second)
+
+
+def _demuxed_and_expanded() -> IterDataPipe[Any]:
+    first, second = IterableWrapper(range(24)).demux(2, third)
+    return first.flatmap(gen3).mux_longest(second.filter(good).flatmap(gen3))
+
+
+def _dealt_in_turn() -> IterDataPipe[Any]:
+    first, second = IterableWrapper(range(24)).filter(good).round_robin_demux(2)
+    return first.flatmap(gen3).mux_longest(second.flatmap(gen3))
+
+
+def _forked() -> IterDataPipe[Any]:
+    first, second = IterableWrapper(range(24)).filter(good).fork(2)
+    left, right = second.demux(2, third)
+    return first.flatmap(gen3).mux_longest(left, right.flatmap(gen3))
+
+
+@pytest.mark.parametrize("make", [_demuxed, _demuxed_and_expanded, _dealt_in_turn, _forked])
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
+def test_where_branches_share_a_pass_no_state_of_the_same_code_is_refused(make: Callable[[], Any]) -> None:
+    assert not has_course(make())
+    for every in (2, 5):
+        for items in (3, 5, 8, 9, 11, 14, 17):
+            with one_shard(make(), every) as running:
+                stream = iter(running)
+                for _ in range(items):
+                    next(stream)
+                state, rest = running.state_dict(), list(stream)
+            with one_shard(make(), every) as same:
+                same.load_state_dict(state)
+                assert list(same) == rest
+
+
+def one_shard(graph: IterDataPipe[Any], every: int) -> DataLoader2[Any]:
+    policy = partial(SnapshotPolicy, every=every)
+    return DataLoader2(graph, reading_service=InProcessReadingService(num_shards=1, policy=policy))
+
+
+class Stamped(IterDataPipe[Any]):
+    """Its items, if not their number, are others in each run."""
+
+    def __init__(self, source: IterDataPipe[int]) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((number, time.perf_counter(), os.getpid(), list({str(number), "a", "b"})) for number in self.source)
+
+
+class StampedData(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return ((number, time.perf_counter()) for number in range(COUNT))
+
+
+def number_of(item: Any) -> int:
+    return int(item[0] if isinstance(item, tuple) else item)
+
+
+def good_stamped(item: Any) -> bool:
+    return good(number_of(item))
+
+
+def group_stamped(item: Any) -> Any:
+    return group(number_of(item))
+
+
+def parts_stamped(item: Any) -> list[Any]:
+    return [item, (-number_of(item), time.perf_counter())] if number_of(item) % 3 else [item]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
+def test_what_items_hold_is_no_choice(workers: int) -> None:
+    for make in (
+        lambda: Stamped(numbers()).filter(good_stamped).batch(4),
+        lambda: IterableWrapper(StampedData()).sharding_filter().filter(good_stamped),
+        lambda: numbers().filter(good).map(with_time).flatmap(parts_stamped).groupby(group_stamped, group_size=3),
+        lambda: Stamped(numbers()).flatmap(parts_stamped),
+    ):
+        assert has_course(make())
+        _, state, rest = saved(make(), workers, 40)
+        with loader(make(), 2 - workers) as same:
+            same.load_state_dict(state)
+            assert len(list(same)) == len(rest)
+
+
+def with_time(number: int) -> Any:
+    return number, time.perf_counter()
+
+
+class Selected(IterDataPipe[int]):
+    """Reads ahead of what it yields, as far as time tells it to."""
+
+    def __init__(self, source: IterDataPipe[int]) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[int]:
+        source, waiting = iter(self.source), list[int]()
+        while True:
+            waiting += islice(source, 1 + time.perf_counter_ns() // 7 % 5)
+            if not waiting:
+                return
+            yield waiting.pop(0)
+
+
+HAS_COURSE: list[tuple[Callable[[], IterDataPipe[Any]], bool]] = [
+    (lambda: numbers().map(changed).batch(4), False),
+    (lambda: numbers().filter(good), True),
+    (lambda: OneOfOne(numbers().filter(good)), True),
+    (lambda: Selecting(numbers()).filter(good), True),
+    (lambda: Selecting(numbers().filter(good)), False),
+    (lambda: Selected(numbers().filter(good)).filter(good), False),
+    (lambda: IterableWrapper(Numbers()).sharding_filter(), False),
+    (lambda: numbers().filter(good).on_error("skip"), False),
+    (lambda: numbers().filter(good).on_error("raise"), True),
+]
+
+
+@pytest.mark.parametrize("number", range(len(HAS_COURSE)))
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
+def test_the_graph_says_whether_choices_are_compared(number: int) -> None:
+    make, expected = HAS_COURSE[number]
+    assert has_course(make()) == expected
+    _, state, rest = saved(make(), 0, 41)
+    with loader(make(), 2) as same:
+        same.load_state_dict(state)
+        assert shown(same) == shown(rest)
+
+
+class RaisesOnce:
+    """Raises in the run that saves, as a connection may, and not in the one that resumes."""
+
+    def __call__(self, number: int) -> int:
+        if number % 9 == 4 and not Mended.now:
+            raise ValueError(f"no connection for {number}")
+        return number
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_what_raised_is_no_choice(workers: int) -> None:
+    def make() -> IterDataPipe[Any]:
+        return numbers().map(RaisesOnce()).filter(good_always).on_error("skip", budget=None).batch(2)
+
+    _, state, _ = saved(make(), workers, 21)
+    Mended.now = True
+    with loader(make(), workers) as same:
+        same.load_state_dict(state)
+        assert list(same)
+
+
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
+def test_an_iterable_dataset_in_a_DataLoader_is_not_compared() -> None:
+    def make(workers: int) -> DataLoader[Any]:
+        return DataLoader(Numbers(), batch_size=4, num_workers=workers, collate_fn=list)
+
+    for workers in WORKERS:
+        first = make(workers)
+        stream = iter(first)
+        for _ in range(11):
+            next(stream)
+        state, exact = first.state_dict(), first.state_dict(exact=True)
+        rest = list(stream)
+        for one in (state, exact):
+            again = make(workers)
+            again.load_state_dict(one)
+            assert list(again) == rest
+
+
+def test_what_is_dispatched_is_not_compared() -> None:
+    def make() -> IterDataPipe[int]:
+        return IterableWrapper(range(COUNT)).filter(good).sharding_round_robin_dispatch().filter(good_always)
+
+    _, state, rest = saved(make(), 2, 41)
+    with loader(make(), 0) as same:
+        same.load_state_dict(state)
+        assert list(same) == rest
+
+
+class Moody:
+    """Answers otherwise once a file is there, in whichever process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, number: int) -> bool:
+        return number % 10 != 0 and not (self.path.exists() and number % 7 == 3)
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
+    """Neither where a killed worker's items are made again, nor for an exact state; a state that is loaded is."""
+    mood = tmp_path / "mood"
+
+    def make() -> IterDataPipe[int]:
+        return numbers().filter(Moody(mood))
+
+    with loader(make(), 2) as running:
+        running.seed(3)
+        stream = iter(running)
+        items = [next(stream) for _ in range(41)]
+        state = running.state_dict()
+        mood.touch()
+        exact = running.state_dict(exact=True)
+        for process in pids(running):
+            os.kill(process, signal.SIGKILL)
+        items += stream
+        assert len(items) > 400
+        assert running.reading_service.restarts > 0
+    with loader(make(), 2) as other:
+        other.load_state_dict(exact)
+        assert list(other)
+    with loader(make(), 2) as other, pytest.raises(StateMismatchError, match=r"exact=True.*new code"):
+        other.load_state_dict(state)
+        list(other)
+    mood.unlink()
+    with loader(make(), 2) as same:  # which the advice says
+        same.load_state_dict(state)
+        stream = iter(same)
+        head = [next(stream) for _ in range(2)]
+        exact = same.state_dict(exact=True)
+    mood.touch()
+    with loader(make(), 2) as other:
+        other.load_state_dict(exact)
+        assert not {*items[:41], *head} & set(other)

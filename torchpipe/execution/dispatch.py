@@ -49,8 +49,8 @@ class Mark:
     snapshot: bytes | None
 
 
-Entry: TypeAlias = "tuple[Any, ...] | Mark"
-"""An item in a tuple, with the course up to it if there are choices, or a mark after the items before it."""
+Entry: TypeAlias = "tuple[Any] | Mark"
+"""An item, alone in a tuple, or a mark after the items before it."""
 
 
 class DispatchSupply(ABC):
@@ -65,6 +65,7 @@ class Dispatched(IterDataPipe[Any]):
     """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
 
     divides = True
+    _torchpipe_chooses = None  # the dispatcher may make again what shards have had
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):
@@ -81,7 +82,6 @@ class DispatchedIterator(NodeIterator[Any]):
     """One shard's part of the dispatched stream. State: how many items it has had, and the last mark it has passed."""
 
     untimed = True
-    _torchpipe_chooses = True  # those of the dispatcher come with the items
 
     def __init__(self, node: Dispatched, context: Context, supply: DispatchSupply) -> None:
         super().__init__(node, context)
@@ -103,14 +103,12 @@ class DispatchedIterator(NodeIterator[Any]):
         return self.context.num_shards // self.context.world_size
 
     def run(self) -> Iterator[Any]:
-        take, shard, note = self._supply.take, self.context.local_shard, self.context.shared.course.note
+        take, shard = self._supply.take, self.context.local_shard
         while (entry := take(shard)) is not None:
             if isinstance(entry, Mark):
                 self._mark = entry
             else:
                 self._taken += 1
-                for course in entry[1:]:
-                    note(course)
                 yield entry[0]
 
 
@@ -266,10 +264,10 @@ class DispatchSource(DispatchSupply):
         return chunk
 
     def _deal(self, chunk: Chunk) -> None:
-        for number, item in enumerate(chunk.items):
+        for item in chunk.items:
             shard = self.position % self._num_shards
             if shard in self._ready and self.position >= self._needed[shard]:
-                self._ready[shard].append((item, chunk.courses[number]) if chunk.courses else (item,))
+                self._ready[shard].append((item,))
                 self.longest = max(self.longest, len(self._ready[shard]))
             self.position += 1
         if chunk.snapshot is not None:

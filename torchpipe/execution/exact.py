@@ -48,7 +48,6 @@ def _exact(cursor: Cursor, shard: Callable[[int], Shard], number: int) -> Cursor
     with GlobalRandom.at(RandomStates.now()):
         made = shard(number)
         try:
-            snapshot = made.within(lambda: made.snapshot_at(cursor))
+            return made.within(lambda: made.exact(cursor))
         finally:
             made.within(made.close)
-    return Cursor(snapshot, 0, cursor.count)

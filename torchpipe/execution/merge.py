@@ -90,8 +90,8 @@ class Merges:
 
 
 _ALL = 1 << 62
-CursorParts: TypeAlias = tuple[bytes | None, int, int, int]
-"""A shard's position: a snapshot, the items to drop after it, the items before all, its course (-1: not known)."""
+CursorParts: TypeAlias = tuple[bytes | None, int, int, int | None]
+"""A shard's position: a snapshot, the items to drop after it, the items before all, its course (None: not known)."""
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class MergePosition:
             for at, newer in self.snapshots[number]:
                 if at <= items:
                     snapshot, skip = newer, items - at
-            course = self.courses[number][items - 1] if self.courses[number] else -1
+            course = self.courses[number][items - 1] if self.courses[number] else None
             cursors[shard] = (snapshot, skip, count + items, course)
         if not self.ragged:
             turns = min(1, taken) if self.single_shard else taken
@@ -213,7 +213,7 @@ class MergeIterator(NodeIterator[Any]):
         self._first_lane = branch * start.num_shards
         self._merges = merges
         shards = list(range(len(self._numbers)))
-        self._position = MergePosition([(None, 0, 0, -1)] * len(shards), shards)
+        self._position = MergePosition([(None, 0, 0, None)] * len(shards), shards)
         self._items_behind = 0  # another rank's shards have given so many more: they are left when all end
         self._rests = [_Rest() for _ in shards]
         self._between = True  # no block is being made, nor was that interrupted

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from inspect import isroutine
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -21,7 +21,7 @@ from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
-from torchpipe.node.course import Course
+from torchpipe.node.course import Course, has_course
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
@@ -55,7 +55,7 @@ _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 _BEFORE = "before"  # in a shard's snapshot: the global random states of what stands before sharding points
 _ASSUMPTIONS = "premises"  # in a shard's snapshot: [node_id, assumption()] of nodes
-_COURSE = "course"  # in a shard's snapshot: which way the code has gone, up to there
+_COURSE = "course"  # in a shard's snapshot: the choices up to there, if they are known
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 
@@ -66,8 +66,7 @@ class Chunk:
 
     ``snapshot`` describes the position after the last item; ``ended`` says that the shard has no more: then it says
     where the next pass begins, if that is not the start. ``error`` was raised after the last item, in place of the next
-    one. ``notice`` is a warning for the user. ``courses``: which way the code has gone up to each of the items, where
-    it can go several.
+    one. ``notice`` is a warning for the user. ``courses``: the choices up to each of the items, where they are known.
     """
 
     items: list[Any] = field(default_factory=list)
@@ -163,7 +162,7 @@ class Shard:
             *self.graphs[self.branch + 1 :],
             **spec.in_context,
             section=self.section,
-            shared=SharedByPass(assumed=assumed, course=Course(kept=True)),
+            shared=SharedByPass(assumed=assumed, course=Course(not self.section and has_course(graph))),
             host=Host(
                 encodes=True,
                 strict=spec.strict,
@@ -194,9 +193,9 @@ class Shard:
                 last = self._iterator.drop(again.skip, course.step)
                 if "check" in state:
                     self._check_replay(again.skip, last, state["check"])
-                self._check_course(again.skip, state.get(_COURSE))
             else:
                 self._iterator.load_state_dict(saved)
+                course.load_state(state.get(_COURSE))
             if not self.manage_random and (state.get("random") or any(state.get(_BEFORE, {}).values())):
                 raise StateError(
                     "the state holds global random states, which functions have drawn from, and here items are made in "
@@ -208,19 +207,21 @@ class Shard:
             if self._random is not None and "random" in state:
                 with refusing_misfits(f"shard {spec.shard}"):
                     self._random.load_state_dict(random)
-            course.value = known if type(known := state.get(_COURSE)) is int else 0
         last = self._iterator.drop(cursor.skip, course.step)
-        self._check_course(cursor.skip, cursor.course)
+        self._check_course(cursor)
         self._stream = self._iterator.items()
         self.produced = self._first = position
         return last
 
-    def snapshot_at(self, cursor: Cursor) -> bytes:
-        """A snapshot at just that point, in place of one before it and items to drop. Raises: StateError."""
-        last = self.start(cursor, cursor.count)
+    def exact(self, cursor: Cursor) -> Cursor:
+        """A cursor with a snapshot at just that point, in place of one before it and items to drop. What this run has
+        made is compared with nothing. Raises: StateError.
+        """
+        last = self.start(replace(cursor, course=None), cursor.count)
         assert self._context is not None
         try:
-            return encode(self._state_now(self._context.shared.replays, last), locate=self._holders)
+            snapshot = encode(self._state_now(self._context.shared.replays, last), locate=self._holders)
+            return Cursor(snapshot, 0, cursor.count, self._context.shared.course.to_state())
         except StateError as error:
             raise StateError(
                 f"there is no exact state of shard {self.spec.shard} after item {cursor.count}: {error}. Take it a few "
@@ -258,7 +259,7 @@ class Shard:
         keep = keep if self._runs_users_code else None
         items, policy = chunk.items, self._policy
         stream = self._stream
-        if self._context is not None and self._context.shared.course.alters:
+        if self._context is not None and self._context.shared.course.known:
             courses = chunk.courses = array("q")
             stream = self._context.shared.course.along(stream, courses)
         stream = stream if keep is None else map(keep, stream)
@@ -354,15 +355,17 @@ class Shard:
         word: str = getattr(self.graphs[self.branch], "item_words", ("item",))[0]
         return f"{word}es" if word.endswith("ch") else f"{word}s"
 
-    def _check_course(self, count: int, saved: Any) -> None:
-        """Raises: StateMismatchError if the code has not come to where it was when the state was ``saved``."""
-        if self._context is None or self._context.shared.course.is_at(saved):
+    def _check_course(self, loaded: Cursor) -> None:
+        """Raises: StateMismatchError if the choices up to there are others than in the run that saved the state."""
+        known = None if self._context is None else self._context.shared.course.to_state()
+        if loaded.course is None or known is None or loaded.course == known:
             return
+        exact = ", take an item, save state_dict(exact=True), and load that with the new code"
         raise StateMismatchError(
-            f"the last {count} {self._items_word} of shard {self.spec.shard} before the position in the state are made "
-            "again, and come out otherwise than in the run that saved it: a function or node leaves out, expands or "
-            "groups otherwise, or the data have changed. Items would be lost or repeated. Load the state with the code "
-            "that saved it, take an item, save state_dict(exact=True), and load that with the new code"
+            f"of the first {loaded.count} {self._items_word} of shard {self.spec.shard}, which the state counts, some "
+            "are made again, and come out otherwise than in the run that saved it: a function by which a node leaves "
+            "out, expands or groups items answers otherwise, or the data have changed. Items would be lost or "
+            f"repeated. Load the state with the code that saved it{exact if len(self.graphs) == 1 else ''}"
         )
 
     def _state_now(self, replays: list[Replayed], last: Any) -> dict[str, Any]:
@@ -380,7 +383,7 @@ class Shard:
         if torn:
             lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
         state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._assumption()
-        if self._context is not None and self._context.shared.course.alters:
+        if self._context is not None and self._context.shared.course.known:
             state[_COURSE] = self._context.shared.course.value
         if own is None or torn:
             return state | {"iterator": Cursor(None, self.produced).to_state(), "check": checksum_of(last)}

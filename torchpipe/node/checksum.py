@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["checksum_of", "glance"]
+__all__ = ["checksum_of"]
 
 _MOST = 64  # values that are looked at
 _FLOATS = 8  # of a tensor or an array; numbers and bytes of others are cheap
 _EXACT = 256
-_GLANCE, _WORD = (1 << 61) - 1, (1 << 32) - 1
 
 
 def checksum_of(item: Any) -> int:
@@ -31,43 +30,6 @@ def checksum_of(item: Any) -> int:
             waiting += _inside(value)
         found = zlib.crc32(_seen(value), found)
     return found
-
-
-def glance(item: Any) -> int:
-    """A number from 0 to 2**61 that differs for most items that differ: what can be seen in a microsecond or so.
-
-    Equal for equal items, also in another process; of floating-point numbers the sign and the power of two counts. It
-    is taken of each item, where code of the user's decides which come.
-    """
-    kind = type(item)
-    if kind is int:
-        number: int = item & _GLANCE
-        return number
-    if kind is str:
-        return zlib.crc32(item[:_EXACT].encode("utf-8", "replace"), len(item) & _WORD)
-    if kind is bytes:
-        return zlib.crc32(item[:_EXACT], len(item) & _WORD)
-    return zlib.crc32(_glanced(item, 0))
-
-
-def _glanced(value: Any, depth: int) -> bytes:
-    kind = type(value)
-    if kind in (int, bool, str, bytes):
-        return b"%d" % glance(value + 0 if kind is bool else value)
-    if kind is float:
-        return b"%d,%d" % (value < 0, math.frexp(value)[1] if math.isfinite(value) else -1)
-    if depth < 3 and kind in (list, tuple, dict):
-        parts = [*value.values()] if kind is dict else value
-        some = parts if len(parts) < 8 else [*parts[:4], *parts[-4:]]
-        return b"%d:" % len(parts) + b";".join([_glanced(part, depth + 1) for part in some])
-    try:
-        if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-            flat = value.reshape(-1)
-            ends = [flat[place].item() for place in (0, -1)] if len(flat) else []
-            return f"{tuple(value.shape)}".encode() + b";".join([_glanced(end, depth + 1) for end in ends])
-    except Exception:  # sparse, nested, on a device that is gone, of objects: the type counts
-        pass
-    return f"{kind.__module__}.{kind.__qualname__}".encode()
 
 
 def _inside(value: Any) -> list[Any]:

@@ -376,9 +376,7 @@ class Context:
         inner = self.inside(graph, derive_seed(*self.stream_key(owner), number))
         # What it replays, this pass replays: it is in the state of this
         outer = self.shared
-        shared = SharedByPass(
-            course=outer.course, replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping
-        )
+        shared = SharedByPass(replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping)
         return replace(inner, before=before, shared=shared)
 
     @property
@@ -401,7 +399,6 @@ class Context:
             raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
         refuse_taken_attributes(iterator)
         iterator.take_over(functions)
-        iterator.follow_course()
         if self.section == 0 and self.num_shards > 1:
             original = self.graph.original(node)
             level = self.graph.drawing_alike.get(id(original))

@@ -1,86 +1,71 @@
-"""The course of a pass: which way the choices of its code have taken it, as one number.
+"""The course of a shard: the choices that torchpipe's own nodes have made in a pass over it, as one number.
 
 Runs in every process that makes the items of shards.
 
-A resume makes the items since a snapshot again. If the code has been changed meanwhile so that it leaves out, expands
-or groups otherwise, these are other items, and what follows them begins elsewhere in the data. A shard therefore tells
-with each item the course that led there, which a resume has to find again. A changed function that makes one item of
-one does not alter it.
+A resume makes the items since a snapshot again. If code has been changed meanwhile so that a ``filter`` leaves out
+others, or a ``flatmap`` makes more, these are other items, and what follows them begins elsewhere in the data. A shard
+therefore tells with each item the course that led there, and a state that is loaded has to come to the same. What items
+hold is no choice.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from torchpipe.errors import StateMismatchError
-from torchpipe.node.checksum import glance
+from torchpipe.compat.torch_datapipes import TorchMapDataPipe
+from torchpipe.node.traits import DataPipe, inputs_of, is_ours, traits_of, walk
 
-__all__ = ["Course", "Seen"]
+__all__ = ["Course", "has_course"]
 
 T = TypeVar("T")
 
+_CHOOSES = "_torchpipe_chooses"  # of a node; None where choices of the graph cannot be compared
 _MASK = (1 << 61) - 1
 _FACTOR = 1_000_003
 
 
-def _joined(course: int, choice: int) -> int:
-    """``course``, and then ``choice``: from 0 to 2**61."""
-    return (course * _FACTOR + choice + 2) & _MASK
+def has_course(graph: DataPipe) -> bool:
+    """True if nodes of the graph make choices, and a resume makes all of them in the order of the run before.
+
+    Not so where branches of one pass are read, where ``on_error("skip")`` leaves out what raises and may not raise
+    again, where items are dispatched, and where code of the user's, or a map-style node, decides when it reads what was
+    chosen.
+    """
+    chosen = set[int]()  # nodes at which, or before which, choices are made
+    for node in walk(graph):
+        chooses, follows = getattr(node, _CHOOSES, False), any(id(item) in chosen for item in inputs_of(node))
+        if chooses is None or (follows and _reads_at_will(node)):
+            return False
+        if chooses or follows:
+            chosen.add(id(node))
+    return bool(chosen)
 
 
-class Seen:
-    """What code that is made to run again from its start has yielded, as one number: does it yield that again?"""
-
-    def __init__(self, course: Course) -> None:
-        self.value = 0
-        self._course = course
-
-    def note(self, item: Any) -> None:
-        """``item`` is yielded, which is a choice."""
-        if self._course.kept:
-            number = glance(item)
-            self.value = _joined(self.value, number)
-            self._course.note(number)
-
-    def to_state(self) -> dict[str, int]:
-        return {"seen": self.value} if self._course.kept else {}
-
-    def check_replay(self, items: Iterable[Any], state: Mapping[str, Any], name: str) -> None:
-        """Run ``items``, as many as ``state`` counts, which are dropped. Raises: StateMismatchError."""
-        count, saved = 0, state.get("seen")
-        with self._course.aside():
-            for item in items:
-                count += 1
-                self.note(item)
-        if self._course.kept and type(saved) is int and saved != self.value:
-            raise StateMismatchError(
-                f"{name} has no state and is run again from its start, and its first {count} items are others than in "
-                "the run that saved the state: its code or its data have changed, or it draws from what is not "
-                "reproducible. Load the state with the code that saved it, or give it state_dict() and "
-                "load_state_dict(), whose states go on under changed code"
-            )
+def _reads_at_will(node: DataPipe) -> bool:
+    if isinstance(node, TorchMapDataPipe):
+        return True
+    return not is_ours(type(node).__module__) and not traits_of(node).one_to_one
 
 
 class Course:
-    """``kept``: True in the pass of a shard; elsewhere nobody asks. ``alters``: True if code in it makes choices.
+    """``known``: True if choices are counted, as in the pass of a shard that :func:`has_course`.
 
-    A choice is a number: how many parts an item has, which group it goes into, a glance at what code of the user's
-    yields. Each item that the shard hands out counts too, so that it matters between which of them a choice was made.
+    A choice is a number: how many parts an item has, which group it goes into. Each item that the shard hands out
+    counts too, so that it matters between which of them a choice was made.
     """
 
-    __slots__ = ("alters", "kept", "value")
+    __slots__ = ("known", "value")
 
-    def __init__(self, kept: bool = False) -> None:
-        self.kept = kept
-        self.alters = False
-        self.value = 0
+    def __init__(self, known: bool = False) -> None:
+        self.known = known
+        self.value = 0  # from 0 to 2**61
 
     def note(self, choice: int) -> None:
-        if self.kept:
-            self.value = _joined(self.value, choice)
+        if self.known:
+            self.value = (self.value * _FACTOR + choice + 2) & _MASK
 
     def step(self) -> None:
         """The shard has handed out an item."""
@@ -103,6 +88,11 @@ class Course:
         finally:
             self.value = value
 
-    def is_at(self, value: Any) -> bool:
-        """True if it is what a state says, or if that says nothing."""
-        return type(value) is not int or value < 0 or value == self.value
+    def to_state(self) -> int | None:
+        """The course up to here; None: not known."""
+        return self.value if self.known else None
+
+    def load_state(self, value: int | None) -> None:
+        """Go on from what :meth:`to_state` gave; from a state that does not know it, it stays unknown."""
+        self.known = self.known and value is not None
+        self.value = value or 0

@@ -20,7 +20,6 @@ import torch
 
 from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError, TorchpipeError, add_note
-from torchpipe.node.checksum import glance
 from torchpipe.node.ownership import Keeper, watched
 from torchpipe.node.traits import is_ours, node_name, traits_of
 from torchpipe.randomness.global_random import GlobalRandom
@@ -31,7 +30,6 @@ from torchpipe.stats.tracing import UNTIMED
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
-    from torchpipe.node.course import Course
     from torchpipe.node.traits import DataPipe
 
 _MOST = 1 << 62
@@ -158,7 +156,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     exact_after_error = False  # may be a property
     _torchpipe_last: Any = None  # handed out, where ``on_error`` watches
-    _torchpipe_chooses = False  # True if it notes its choices in the course of the pass; may be a property
     untimed = False  # True if what it does is the work of others: waiting for a thread, or for processes
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -180,7 +177,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.__consumer: Keeper | None = None  # of the node that pulls from this one
         self.__random: GlobalRandom | None = None  # that its code, and what is before it, draws from
         self.__ended: dict[str, Any] = {}  # what was left out in passes that this one has begun, and that are over
-        self.__course: Course | None = None  # of the pass, where what this one yields counts in it
         self.__kinds: dict[str, type] | None = None  # of what ``saved`` names, as a pass begins with it
         for name in self.saved:
             default = getattr(type(self), name, NodeIterator)
@@ -288,19 +284,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def _saves_functions(self, state: dict[str, Any]) -> bool:
         """True if :meth:`get_state`, which gave ``state``, says nothing of what the node's functions remember."""
         return True
-
-    def follow_course(self) -> None:
-        """Let the choices of this pass count in the course of its shard, if it makes any. Called before anything else.
-
-        Of what is not torchpipe's own, nobody knows the choices: what it yields counts.
-        """
-        course = self.context.shared.course
-        if not course.kept:
-            return
-        if self._torchpipe_chooses:
-            course.alters = True
-        elif not is_ours(type(self).__module__) and not traits_of(self.node).one_to_one:
-            self.__course, course.alters = course, True
 
     def with_retries(self, fn: F) -> F:
         """``fn``, a function of the user's or one that reads, such that it is called again as ``retry`` says."""
@@ -419,7 +402,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 f"run() of {type(self).__name__} returned a {type(stream).__name__} object, which ends in silence "
                 "where its function raises StopIteration: make it a generator, for item in ...: yield fn(item)"
             )
-        return stream if self.__course is None else _glanced_at(stream, self.__course)
+        return stream
 
     def _traced(self, stream: Iterator[T_co]) -> Iterator[T_co]:
         trace = self.context.host.trace
@@ -612,12 +595,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _glanced_at(stream: Iterator[T_co], course: Course) -> Iterator[T_co]:
-    for item in stream:
-        course.note(glance(item))
-        yield item
 
 
 class _Drawing(Iterator[T_co]):

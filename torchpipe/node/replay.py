@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import GraphError, StateError
 from torchpipe.node.announce import announce_replay
-from torchpipe.node.course import Course, Seen
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.kept import Kept
-from torchpipe.node.traits import DataPipe, node_name, traits_of, with_inputs
+from torchpipe.node.traits import DataPipe, node_name, with_inputs
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -100,7 +99,6 @@ class ReplayIterator(NodeIterator[Any]):
         super().__init__(node, context)
         self.count = 0
         self._ended = False
-        self._seen = Seen(context.shared.course if self._torchpipe_chooses else Course())
         self._loaded: dict[str, Any] = {"count": 0}
         self._bound: list[BoundInput] = []
         self._iterator: Iterator[Any] | None = None
@@ -112,10 +110,6 @@ class ReplayIterator(NodeIterator[Any]):
         )
         self._copy.__dict__[BOUND] = self._with_copy(context)
         context.shared.replays.append(self)
-
-    @property
-    def _torchpipe_chooses(self) -> bool:  # type: ignore[override]
-        return not traits_of(self.node).one_to_one
 
     def _with_copy(self, context: Context) -> Context:
         """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
@@ -162,12 +156,10 @@ class ReplayIterator(NodeIterator[Any]):
         again = self.count > 0 and "user" not in self._loaded
         with self.context.making_again() if again else nullcontext():  # it may read its input as it is opened
             iterator = self._open()
-        note = self._seen.note
         if again:
             self._replay(iterator)
         while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
             self.count += 1
-            note(item)
             yield item
         self._ended = True
         if self._kept is not None:
@@ -175,16 +167,12 @@ class ReplayIterator(NodeIterator[Any]):
 
     def _replay(self, iterator: Iterator[Any]) -> None:
         with self.context.making_again():
-            self._seen.check_replay(self._again(iterator), self._loaded, node_name(self.node))
-
-    def _again(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        for done in range(self.count):
-            if (item := next(iterator, self)) is self:
-                raise StateError(
-                    f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data "
-                    "become shorter, or does the node not depend on its input alone?"
-                )
-            yield item
+            for done in range(self.count):
+                if next(iterator, self) is self:
+                    raise StateError(
+                        f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data "
+                        "become shorter, or does the node not depend on its input alone?"
+                    )
 
     def get_state(self) -> dict[str, Any]:
         if not self.is_begun or self._iterator is None:
@@ -193,7 +181,7 @@ class ReplayIterator(NodeIterator[Any]):
             return {"count": self.count, "ended": True}
         target = self._stateful()
         if target is None:
-            return {"count": self.count} | self._seen.to_state()
+            return {"count": self.count}
         handed = [bound.begun[-1].state_dict() if bound.begun else None for bound in self._bound]
         of_node = target is self._copy and target is not self._iterator
         return {

@@ -113,7 +113,6 @@ class Failures:
     def _record(self, left: _Left) -> LeftOut | None:
         """What was noted, unless there is too much already."""
         self.count += left.items
-        left.iterator.context.shared.course.note(left.items)
         if len(self.recorded) < MOST_NOTED:
             self.recorded.append([left.node[:_LONGEST], left.error, left.item, left.items])
             of = "" if self.budget is None else f" of {self.budget}"

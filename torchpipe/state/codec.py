@@ -135,7 +135,7 @@ class _Encoder:
     def _cursor(self, cursor: Cursor) -> list[Any]:
         if cursor.snapshot is not None and (notes := opaque_notes(cursor.snapshot)):
             self.notes.update(dict.fromkeys(notes))
-        course = [cursor.course] if cursor.course >= 0 else []
+        course = [] if cursor.course is None else [cursor.course]
         return [_TAGS[_CURSOR], cursor.snapshot, cursor.skip, cursor.count, *course]
 
     def _opaque(self, value: Any) -> list[Any]:

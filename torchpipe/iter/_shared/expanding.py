@@ -61,10 +61,6 @@ class ExpandingIterator(NodeIterator[T]):
         self._loaded: Any = None  # that iterator's state, before there is one
         context.shared.replays.append(self)
 
-    @property
-    def _torchpipe_chooses(self) -> bool:  # type: ignore[override]
-        return self.users_parts
-
     @abstractmethod
     def expand(self, item: Any) -> Iterable[T]:
         """The parts of ``item``: a list if they are all there already, else an iterator."""

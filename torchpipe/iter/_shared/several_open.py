@@ -79,7 +79,6 @@ class SeveralOpenIterator(NodeIterator[R]):
     """Base of their passes: say what is open in :meth:`those_open`, pull by :meth:`next_of`."""
 
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(
         self, node: DataPipe, context: Context, datapipe: DataPipe, form: str, fn: Callable[[Any], Iterable[R]]
@@ -151,7 +150,7 @@ class SeveralOpenIterator(NodeIterator[R]):
         """Go to where it stood. What is drawn meanwhile from the global random states is thrown away, and refused."""
         opened.again = False
         scratch = GlobalRandom(_SCRATCH)
-        with scratch, self.context.shared.course.aside():
+        with scratch:
             before = RandomStates.now()
             self._open(opened, before)
             if opened.left is not None:

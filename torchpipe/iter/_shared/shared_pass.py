@@ -39,6 +39,7 @@ class Container(IterDataPipe[Any]):
     """What branches have in common. Not iterated itself. Define :meth:`deal`."""
 
     shared = True
+    _torchpipe_chooses = None  # a branch may pull late what others have read
     names_files = True  # if its input does
     in_step = True  # True if something of every item is for each branch: then how far a branch is behind is bounded
     alike = False  # True if it is the item itself
@@ -120,7 +121,6 @@ class SharedPass(NodeIterator[Any]):
             failures = failures.at_position if _reads_once(node, context) else failures.of_branches()
         super().__init__(node, replace(context, lends=True, failures=failures), node.source)
         self.watch_inputs()
-        context.shared.course.alters |= context.shared.course.kept and not node.in_step
         own, functions = own_functions(node)
         self.take_over(functions)
         self.expected = expected  # the branches that take part
@@ -159,8 +159,6 @@ class SharedPass(NodeIterator[Any]):
             number = self._pulled
             self._pulled += 1
             for target, value in self.node.deal(item, number, self._fn, self.expected):
-                if not self.node.in_step:
-                    self.context.shared.course.note(number * self.node.num_instances + target)
                 if target not in self.expected:
                     close_streams(value)
                     continue

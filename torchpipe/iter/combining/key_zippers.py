@@ -26,7 +26,6 @@ _END: Any = object()
 class _ZipWithIterIterator(CountingIterator[Any]):
     node: IterKeyZipper
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: IterKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, node.source)
@@ -106,6 +105,7 @@ class IterKeyZipper(OnePerItem[Any]):
     """
 
     iterator = _ZipWithIterIterator
+    _torchpipe_chooses = True
     pairs = False  # by key, not by position
 
     def __init__(

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.bases import OneInput
-from torchpipe.node.checksum import glance
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_items
@@ -22,7 +21,6 @@ T = TypeVar("T")
 class _GroupIterator(NodeIterator[Any]):
     node: Grouper
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: Grouper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -50,9 +48,9 @@ class _GroupIterator(NodeIterator[Any]):
         size, limit = self.node.group_size, self.node.buffer_size
         for item in self.source.items():
             key = checked_key(self.key_fn, item, "groupby")
-            self.context.shared.course.note(glance(key))
             group = self.groups.setdefault(key, [])
             group.append(item)
+            self.context.shared.course.note(len(group))
             self.waiting += 1
             full = len(group) == size
             del item, group
@@ -101,6 +99,7 @@ class Grouper(OneInput[Any]):
     """
 
     iterator = _GroupIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self,

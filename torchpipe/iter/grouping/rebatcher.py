@@ -27,7 +27,6 @@ _DEEPEST = 32
 class _ReBatchIterator(ItemIterator[Any]):
     node: ReBatcher
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: ReBatcher, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -115,6 +114,7 @@ class ReBatcher(OneInput[Any]):
     """
 
     iterator = _ReBatchIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self, datapipe: IterDataPipe[Any], batch_size: int, drop_last: bool = False, *, collated: bool = False

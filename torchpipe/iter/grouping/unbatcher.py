@@ -18,7 +18,6 @@ __all__ = ["UnBatcher"]
 class _UnBatchIterator(NodeIterator[Any]):
     node: UnBatcher
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: UnBatcher, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -72,6 +71,7 @@ class UnBatcher(OneInput[Any]):
     """
 
     iterator = _UnBatchIterator
+    _torchpipe_chooses = True
 
     def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
         super().__init__(datapipe)

@@ -22,21 +22,19 @@ T = TypeVar("T")
 
 
 class _FilterIterator(ItemIterator[T]):
-    _torchpipe_chooses = True
-
     def __init__(self, node: Filter[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.filter_fn = self.with_retries(node.filter_fn)
         self.wanted = with_columns(self.filter_fn, node.input_col)
 
     def run(self) -> Iterator[T]:
-        wanted, course, number = self.wanted, self.context.shared.course, self.context.node_id(self.node)
+        wanted, course = self.wanted, self.context.shared.course
         for item in self.source.items():
             answer = wanted(item)
             if answer is True or (answer is not False and self._truth(answer)):
                 yield item
             else:
-                course.note(number)
+                course.note(0)
                 close_streams(item)
 
     def _truth(self, answer: Any) -> bool:
@@ -62,6 +60,7 @@ class Filter(OneInput[T]):
     """
 
     iterator = _FilterIterator
+    _torchpipe_chooses = True
     names_files = True  # if its input does
 
     @overload

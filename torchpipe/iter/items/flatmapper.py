@@ -66,6 +66,7 @@ class FlatMapper(OneInput[R]):
     """
 
     iterator = _FlatMapIterator
+    _torchpipe_chooses = True
 
     @overload
     def __init__(self, datapipe: IterDataPipe[Iterable[R]]) -> None: ...

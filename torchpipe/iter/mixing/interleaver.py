@@ -122,6 +122,7 @@ class Interleaver(OneInput[R]):
     """
 
     iterator = _InterleaveIterator
+    _torchpipe_chooses = True
 
     @overload
     def __init__(

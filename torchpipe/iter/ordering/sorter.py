@@ -29,7 +29,6 @@ def _itself(item: Any) -> Any:
 class _SortIterator(ItemIterator[T]):
     node: Sorter[T]
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: Sorter[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -95,6 +94,7 @@ class Sorter(OnePerItem[T]):
     """
 
     iterator = _SortIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self, datapipe: IterDataPipe[T], window: int, key_fn: Callable[[T], Any] = _itself, *, reverse: bool = False

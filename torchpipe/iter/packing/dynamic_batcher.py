@@ -25,7 +25,6 @@ _END: Any = object()
 class _DynamicIterator(ItemIterator[list[T]]):
     node: DynamicBatcher[T]
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: DynamicBatcher[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -106,6 +105,7 @@ class DynamicBatcher(OneInput[list[T]]):
     """
 
     iterator = _DynamicIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self,

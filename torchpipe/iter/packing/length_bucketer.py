@@ -22,7 +22,6 @@ T = TypeVar("T")
 class _BucketIterator(ItemIterator[list[T]]):
     node: LengthBucketer[T]
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: LengthBucketer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -74,6 +73,7 @@ class LengthBucketer(OneInput[list[T]]):
     """
 
     iterator = _BucketIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self,

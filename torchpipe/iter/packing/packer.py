@@ -29,7 +29,6 @@ _BINS = 8
 class _PackIterator(ItemIterator[dict[str, Any]]):
     node: Packer
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: Packer, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -206,6 +205,7 @@ class Packer(OneInput[dict[str, Any]]):
     """
 
     iterator = _PackIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self,

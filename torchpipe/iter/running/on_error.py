@@ -82,6 +82,10 @@ class OnError(OneInput[T_co]):
             raise TypeError("the length after on_error('skip') is not known: items may be left out")
         return len(self.source)
 
+    @property
+    def _torchpipe_chooses(self) -> bool | None:
+        return None if self.policy == "skip" else False  # what has raised need not raise again
+
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         return _OnErrorIterator(self, context, Failures(self.policy == "skip", self.budget, self.errors))
 
@@ -91,10 +95,6 @@ class _OnErrorIterator(NodeIterator[T_co]):
         super().__init__(node, context)
         self.failures = failures
         self.inputs = (replace(context, failures=failures).iterate(node.source),)
-
-    @property
-    def _torchpipe_chooses(self) -> bool:  # type: ignore[override]
-        return self.failures.skips
 
     @property
     def positional(self) -> bool:

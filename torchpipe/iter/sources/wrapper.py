@@ -19,7 +19,6 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import StateError
 from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
-from torchpipe.node.course import Seen
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.node.kept import Kept
@@ -222,12 +221,10 @@ class _IterableIterator(NodeIterator[T]):
     """Goes to a position by the state of the iterator, else by that of the iterable, else by replay."""
 
     node: IterableWrapper[T]
-    _torchpipe_chooses = True
 
     def __init__(self, node: IterableWrapper[T], context: Context) -> None:
         super().__init__(node, context)
         self.position = 0
-        self._seen = Seen(context.shared.course)
         self._stateful = is_stateful(node.iterable)
         self._iterable: Any = _private(node.iterable) if self._stateful and node.deepcopy else node.iterable
         self._kept: Kept | None = None  # of a pass's own
@@ -268,7 +265,7 @@ class _IterableIterator(NodeIterator[T]):
             return {"position": self.position, "iterator": copy.deepcopy(self._iterator.state_dict())}
         if self._stateful:
             return {"position": self.position, "iterable": copy.deepcopy(self._iterable.state_dict())}
-        return {"position": self.position} | self._seen.to_state()
+        return {"position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.position = stored_count(state, "position")
@@ -296,23 +293,16 @@ class _IterableIterator(NodeIterator[T]):
         replay = 0 if self._loaded.keys() & {"iterator", "iterable"} else self.position
         if self._iterator is None:
             self._iterator = self._open()
-        if replay:
-            name = f"the iterable {type(self._iterable).__name__}"
-            self._seen.check_replay(self._again(replay), self._loaded, name)
-        seen, deep = self._seen, self.node.deepcopy and not self._stateful and self.node._once is None
+        for done in range(replay):
+            if next(self._iterator, _END) is _END:
+                raise StateError(f"the iterable in IterableWrapper ended after {done} of {replay} items to replay")
+        deep = self.node.deepcopy and not self._stateful and self.node._once is None
         while (item := next(self._iterator, _END)) is not _END:  # not for: another iter() might set it back
             self.position += 1
-            seen.note(item)
             yield copy_item(item) if deep else item
         self._ended = True
         if self._kept is not None:
             self._kept.tell_of_changes(f"the iterable {type(self._iterable).__name__}")
-
-    def _again(self, count: int) -> Iterator[T]:
-        for done in range(count):
-            if (item := next(self._iterator, _END)) is _END:
-                raise StateError(f"the iterable in IterableWrapper ended after {done} of {count} items to replay")
-            yield item
 
     def close(self) -> None:
         super().close()

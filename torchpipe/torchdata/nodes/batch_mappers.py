@@ -62,6 +62,7 @@ class BatchMapper(OneInput[R]):
     """
 
     iterator = _BatchMapIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self,

@@ -25,7 +25,6 @@ _END: Any = object()
 class _BucketizeIterator(ItemIterator[list[T]]):
     node: MaxTokenBucketizer[T]
     keeps_items = True
-    _torchpipe_chooses = True
 
     def __init__(self, node: MaxTokenBucketizer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -108,6 +107,7 @@ class MaxTokenBucketizer(OneInput[list[T]]):
     """
 
     iterator = _BucketizeIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self,

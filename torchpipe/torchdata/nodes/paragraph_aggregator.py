@@ -20,7 +20,6 @@ def _joined(lines: list[str]) -> str:
 
 class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
     saved = ("path", "lines")
-    _torchpipe_chooses = True
 
     def __init__(self, node: ParagraphAggregator, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -56,6 +55,7 @@ class ParagraphAggregator(OneInput[tuple[str, Any]]):
     """
 
     iterator = _ParagraphIterator
+    _torchpipe_chooses = True
 
     def __init__(
         self, source_datapipe: IterDataPipe[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = _joined

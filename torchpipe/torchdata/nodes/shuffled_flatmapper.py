@@ -108,6 +108,7 @@ class ShuffledFlatMapper(Switchable[R]):
     """
 
     iterator = _ShuffledIterator
+    _torchpipe_chooses = True
 
     @overload
     def __init__(

@@ -23,7 +23,6 @@ __all__ = ["WebDataset"]
 
 class _SampleIterator(ItemIterator[dict[str, Any]]):
     keeps_items = True
-    _torchpipe_chooses = True
     held: tuple[str, str, Any] | None = None  # key, ending and content of the next sample's first file
     broken: str | None = None  # the key of a sample of which a file was left out: further ones are passed over
     making: str | None = None  # the key of the sample whose files are being gathered
@@ -163,6 +162,7 @@ class WebDataset(OneInput[dict[str, Any]]):
     """
 
     iterator = _SampleIterator
+    _torchpipe_chooses = True
 
     def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]]) -> None:
         super().__init__(source_datapipe)
