@@ -276,9 +276,26 @@ def test_L5_a_large_state_is_told_once_with_the_node_that_fills_it() -> None:
         assert loader.stats().state_bytes == len(small["payload"]) < 10_000
         next(iterator)
         next(iterator)
-        with pytest.warns(LargeStateWarning, match=r"^the state has \d+ MB: .*Shuffler holds, \d+ MB in each of 2"):
+        with pytest.warns(LargeStateWarning, match=r"^the state has \d+ MB: .*Shuffler holds, \d+ MB in 2 shards"):
             state = loader.state_dict()
         assert loader.stats().state_bytes == len(state["payload"]) > 100_000_000
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             iterator.state_dict()
+
+
+def _thirty_more(data: bytes) -> bytes:
+    return data
+
+
+def test_of_a_large_state_no_node_is_said_to_hold_most_that_does_not() -> None:
+    graph = IterableWrapper(range(40)).sharding_filter().map(_thirty_megabytes)
+    for _ in range(3):
+        graph = graph.shuffle(buffer_size=2).map(_thirty_more)
+    with DataLoader2(graph, reading_service=InProcessReadingService(num_shards=2)) as loader:
+        iterator = iter(loader)
+        for _ in range(4):
+            next(iterator)
+        with pytest.warns(LargeStateWarning) as told:
+            loader.state_dict(exact=True)
+        assert "most of it" not in str(told[0].message)

@@ -28,6 +28,7 @@ from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.execution.turns import TurnsIterator
 from torchpipe.execution.unordered import UnorderedMerge
+from torchpipe.formats.pieces.undivided import advice
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
@@ -265,14 +266,24 @@ def warn_of_replicated(checked: Plan, num_shards: int) -> None:
     for node, is_straight in read_by_every_shard(checked):
         files = _much_read(node, is_straight, num_shards)
         if files:
-            form = traits_of(node).divided_by
             warn_user(
                 f"each of {num_shards} shards reads all of {files} with {node_name(node)}, and keeps its own part of "
-                f"the items. Put .{form}() right behind {node_name(node)}, in the place of .sharding_filter(), and "
-                "each reads its own part of the files alone. If they are meant to be read so often, ignore "
+                f"the items. {_way_out(node, num_shards)}. If they are meant to be read so often, ignore "
                 "ReplicatedSourceWarning",
                 ReplicatedSourceWarning,
             )
+
+
+def _way_out(node: Any, num_shards: int) -> str:
+    """How each shard would read its own part of what ``node`` reads."""
+    source = inputs_of(node)[0]
+    if not {"plan", "groups"}.isdisjoint(vars(source)):  # pieces, or row groups
+        return (
+            f"Put .sharding_filter() right behind {node_name(source)}, before {node_name(node)}, and each reads its "
+            "own part alone"
+        )
+    unit, compression = getattr(node, "unit", "files"), getattr(node, "compression", "infer")
+    return advice(node_name(node), traits_of(node).divided_by, unit, vars(source)["paths"], compression, num_shards)
 
 
 def _much_read(node: Any, is_straight: bool, num_shards: int) -> str:

@@ -38,33 +38,37 @@ class StateSizes:
         holds = ""
         with suppress(StateError, LookupError, TypeError, ValueError):  # nobody's state is lost for a warning
             name, size = _filled_by(payload, graph)
-            holds = f": most of it is what {name} holds, {format_bytes(size)} in each of {state['num_shards']} shards"
+            if 2 * size > self.last_bytes:
+                holds = f": most of it is what {name} holds, {format_bytes(size)} in {state['num_shards']} shards"
         warn_user(
-            f"the state has {format_bytes(self.last_bytes)}{holds}. Give that node a smaller buffer, or let it stand "
-            "before those that make its items larger (what decodes or tokenizes); a shuffle() right behind a reader of "
-            "files is in the state by the numbers of its items. loader.stats().state_bytes has the size of each state",
+            f"the state has {format_bytes(self.last_bytes)}{holds}. Give nodes that hold items a smaller buffer, or "
+            "let them stand before those that make the items larger (what decodes or tokenizes); a shuffle() right "
+            "behind a reader of files is in the state by the numbers of its items. loader.stats().state_bytes has the "
+            "size of each state",
             LargeStateWarning,
         )
 
 
 def _filled_by(payload: bytes, graph: DataPipe) -> tuple[str, int]:
-    """The node that has most of the first shard's state, and how many bytes. Raises: ValueError, LookupError where that
+    """The node of which all shards' states hold most, and how many bytes. Raises: ValueError, LookupError where that
     cannot be told.
     """
     (cut,) = plan(graph).cuts
-    snapshot: dict[str, Any] = next(_snapshots(decode(payload, keep_opaque=True)["position"]), {})
-    sizes: Counter[str] = Counter()
-    waiting: list[tuple[Any, DataPipe]] = [(snapshot["iterator"], cut)]
+    snapshots = _snapshots(decode(payload, keep_opaque=True)["position"])
+    sizes: Counter[int] = Counter()  # by the ids of nodes
+    names: dict[int, str] = {}
+    waiting: list[tuple[Any, DataPipe]] = [(snapshot["iterator"], cut) for snapshot in snapshots]
     while waiting:
         state, node = waiting.pop()
         if (cursor := Cursor.from_state(state)) is not None:
             state = {} if cursor.snapshot is None else decode(cursor.snapshot, keep_opaque=True)
         if not isinstance(state, dict):
             continue
-        sizes[node_name(node)] += len(encode({key: value for key, value in state.items() if key != "inputs"}))
+        names[id(node)] = node_name(node)
+        sizes[id(node)] += len(encode({key: value for key, value in state.items() if key != "inputs"}))
         waiting += zip(state.get("inputs", ()), inputs_of(node))
-    ((name, size),) = sizes.most_common(1)
-    return name, size
+    ((most, size),) = sizes.most_common(1)
+    return names[most], size
 
 
 def _snapshots(position: Any) -> Iterator[Any]:

@@ -188,3 +188,26 @@ def _state_of(node: IterDataPipe[Any]) -> dict[str, Any]:
     with DataLoader2(node) as loader:
         list(islice(loader, 50))
         return loader.state_dict()
+
+
+@pytest.mark.parametrize("large_first", [True, False])
+def test_L2_L5_items_that_become_large_or_small_on_the_way(tmp_path: Path, large_first: bool) -> None:
+    count = 1200
+    path = tmp_path / "mixed.jsonl"
+    sizes = [7000 if (number < count // 2) is large_first else 1 for number in range(count)]
+    path.write_text("".join(json.dumps({"id": n, "text": ["x" * size]}) + "\n" for n, size in enumerate(sizes)))
+    (expected,) = epochs_of(make(str(path)), 1)
+    assert sorted(expected) == list(range(count))
+    for cut in (20, 330, 600, 700, 840, 1100):
+        with loader_of(make(str(path)), 0) as loader:
+            assert list(islice(loader, cut)) == expected[:cut]
+            state = loader.state_dict()
+        if cut == (330 if large_first else 1100):
+            assert len(state["payload"]) < 200 * 7000 * SHARDS / 4
+        with loader_of(make(str(path)), 2) as loader:
+            loader.load_state_dict(state)
+            more = list(islice(loader, 30))
+            state = loader.state_dict()
+        with loader_of(make(str(path)), 0) as loader:
+            loader.load_state_dict(state)
+            assert more + list(loader) == expected[cut:]

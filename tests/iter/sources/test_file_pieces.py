@@ -207,6 +207,22 @@ def test_L7_fewer_pieces_than_shards_is_an_error_before_the_first_item(folder: P
     assert len(list(iterate(one))) == 20  # one piece for one shard
 
 
+def test_L7_too_few_pieces_are_told_with_what_would_give_more(folder: Path) -> None:
+    def told(node: Any) -> str:
+        with pytest.raises(GraphError) as error:
+            DataLoader2(node.shard_pieces(), reading_service=InProcessReadingService(num_shards=9))
+        return str(error.value)
+
+    for number in range(2):
+        (folder / f"{number}.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
+        (folder / f"{number}.csv").write_text("a\n1\n")
+    assert "make them smaller (than piece_bytes=" in told(JsonlReader(folder / "*.jsonl"))
+    for small in (told(JsonlReader(folder / "*.jsonl.gz")), told(CsvReader(folder / "*.csv"))):
+        assert "write the data in more files" in small
+        assert "piece_bytes" not in small
+    assert "store the files uncompressed" in told(JsonlReader(folder / "*.jsonl.gz"))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

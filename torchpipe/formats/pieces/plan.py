@@ -21,6 +21,7 @@ import numpy as np
 
 from torchpipe.formats.indexes import find_index, folders_with_indexes, misfit
 from torchpipe.formats.pieces.starts import RECORDS, SAMPLES, Format
+from torchpipe.formats.pieces.undivided import ARROW_STREAM, COMPRESSED, STREAM, UNINDEXED, UNSCANNED
 from torchpipe.formats.storage.content import is_compressed, open_stored
 from torchpipe.formats.storage.listed import listed, size_of
 from torchpipe.formats.storage.paths import is_remote
@@ -63,7 +64,7 @@ class PiecePlan(Sequence[Piece]):
     It has one identity, :meth:`digest`: states, ranks and plan files compare that.
 
     ``rows`` is known of parquet files: of each row group of all files. ``whole``: how many files are one piece each,
-    though they are larger, by why that is.
+    though they are larger, by why that is; ``uncut``: the same of files of any size.
     """
 
     holds_only_data = True
@@ -73,6 +74,7 @@ class PiecePlan(Sequence[Piece]):
         self.unit = unit
         self.sizes = tuple(cut.size for cut in cuts)
         self.whole = dict(Counter(cut.whole for cut in cuts if cut.whole))
+        self.uncut = dict(Counter(cut.uncut for cut in cuts if cut.uncut))
         self._stamps = [cut.stamp for cut in cuts]
         spans = [cut.spans() for cut in cuts]
         self._files = np.repeat(np.arange(len(cuts)), [len(part) for part in spans])
@@ -116,6 +118,7 @@ class PiecePlan(Sequence[Piece]):
             "counts": np.bincount(self._files, minlength=len(self.paths)).astype(np.int64),
             "spans": self._spans,
             "whole": self.whole,
+            "uncut": self.uncut,
             "rows": self.rows,
             "group_counts": self.group_counts,
         }
@@ -134,7 +137,7 @@ class PiecePlan(Sequence[Piece]):
             for stamp, size, part, known in zip(stamps, sizes, pieces, groups, strict=True)
         ]
         plan = cls(paths, data["unit"], cuts)
-        plan.whole = dict(data["whole"])
+        plan.whole, plan.uncut = dict(data["whole"]), dict(data["uncut"])
         return plan
 
     def __len__(self) -> int:
@@ -185,6 +188,7 @@ class _Cut:
     ends: np.ndarray[Any, Any] | None = None
     rows: np.ndarray[Any, Any] | None = None  # of its row groups
     whole: str = ""  # why it is not cut, though it is large
+    uncut: str = ""  # why it would not be, however large
 
     def spans(self) -> np.ndarray[Any, Any]:
         ends = self.ends if self.ends is not None and len(self.ends) > 2 else np.array([0, _WHOLE])
@@ -202,25 +206,26 @@ class _Wanted:
     def why_whole(self, path: str, size: int | None, seeks: bool) -> str:
         """Why a file cannot be read from any byte on; empty if it can."""
         if is_compressed(path, self.compression):
-            return "compressed"
-        return "" if seeks and size is not None else "read as a stream alone"
+            return COMPRESSED
+        return "" if seeks and size is not None else STREAM
 
 
 def _whole(path: str, wanted: _Wanted) -> _Cut:
     if not is_remote(path) and size_of(path) is None:  # a pipe, say, which is opened once
-        return _Cut(None, None, whole="read as a stream alone")
+        return _Cut(None, None, whole=STREAM, uncut=STREAM)
     with open_stored(path, wanted.storage_options, _BUFFER_BYTES) as file:
         stamp = stamp_of(file)
         size = None if stamp is None else stamp[0]
         size = size if isinstance(size, int) else None
         seeks = getattr(getattr(file, "raw", None), "seeks", True)  # a server may give whole files alone
         is_large = size is None or size > wanted.piece_bytes
-        return _Cut(stamp, size, whole=wanted.why_whole(path, size, seeks) if is_large else "")
+        why = wanted.why_whole(path, size, seeks)
+        return _Cut(stamp, size, whole=why if is_large else "", uncut=why)
 
 
 def _at_lines(path: str, wanted: _Wanted) -> _Cut:
     cut = _whole(path, wanted)
-    return cut if cut.whole or not cut.size else replace(cut, ends=_even(path, cut.size, wanted))
+    return cut if cut.uncut or not cut.size else replace(cut, ends=_even(path, cut.size, wanted))
 
 
 def _even(path: str, size: int, wanted: _Wanted) -> np.ndarray[Any, Any]:
@@ -236,13 +241,14 @@ def _even(path: str, size: int, wanted: _Wanted) -> np.ndarray[Any, Any]:
 def _at_starts(form: Format, path: str, wanted: _Wanted) -> _Cut:
     """Cut where a sample or a record begins, at the first one behind each end of pieces of equal size."""
     cut = _whole(path, wanted)
-    if cut.whole or not cut.size or cut.size <= wanted.piece_bytes:
+    if cut.uncut or not cut.size or cut.size <= wanted.piece_bytes:
         return cut
     index = find_index(path, wanted.indexed, wanted.storage_options)
     if index is not None:
         starts = form.indexed(path, index, cut.size)
     elif is_remote(path) or not wanted.scans:
-        return replace(cut, whole="without an index" if is_remote(path) else "without an index or piece_bytes=")
+        why = UNINDEXED if is_remote(path) else UNSCANNED
+        return replace(cut, whole=why, uncut=why)
     else:
         starts = form.scan(path)
     first, *inner, size = _even(path, cut.size, wanted)
@@ -284,9 +290,9 @@ def _at_record_batches(path: str, wanted: _Wanted) -> _Cut:
     cut = _whole(path, wanted)
     count = arrow_batches(path, wanted.storage_options) if cut.size else None
     if not count or cut.size is None:
-        stream = "an Arrow stream" if cut.size is not None and cut.size > wanted.piece_bytes else ""
-        return replace(cut, whole=cut.whole or stream)
-    return replace(cut, ends=_joined([cut.size / count] * count, wanted.piece_bytes), whole="")
+        stream = ARROW_STREAM if cut.size is not None and cut.size > wanted.piece_bytes else ""
+        return replace(cut, whole=cut.whole or stream, uncut=cut.uncut or (ARROW_STREAM if cut.size else ""))
+    return replace(cut, ends=_joined([cut.size / count] * count, wanted.piece_bytes), whole="", uncut="")
 
 
 _Cutter: TypeAlias = Callable[[str, _Wanted], _Cut]

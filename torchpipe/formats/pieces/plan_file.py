@@ -23,7 +23,7 @@ from torchpipe.state import decode, encode
 
 __all__ = ["check_plan_file", "plan_in_file"]
 
-_VERSION = 2
+_VERSION = 3
 _WAIT_S = 600.0  # for somebody else who is making it; then it is made here as well
 
 _log = logging.getLogger("torchpipe")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from torchpipe.errors import StateError
@@ -32,7 +33,7 @@ _HELD = "held"  # in a state: the items that are older than the snapshot
 _WINDOW = 5  # buffers
 _SNAPSHOTS = 4  # in each buffer's length
 _LEAST_APART = 64  # items, since a snapshot costs as much as some ten
-_LOOKED_AT = 16  # items, after which it is decided
+_LOOKED_AT = 16  # items, of which it is decided, again with each snapshot
 _LEAST_BYTES = 1 << 20  # of a whole buffer; a smaller one is quicker saved than made again
 _LEAST_IN_ALL = 4 << 20  # of the buffers of all shards: their states are one
 
@@ -57,7 +58,8 @@ def may_be_numbered(source: DataPipe, context: Context) -> bool:
 class Numbered:
     """The numbers of the items that a buffer of ``size`` holds, which come from ``source``.
 
-    ``on``: False once the items were found to be small: then the buffer itself is saved, and nothing is noted.
+    ``on``: False while the items are small: then the buffer itself is saved, and nothing is noted. It is looked at now
+    and then.
     """
 
     def __init__(self, node: DataPipe, source: NodeIterator[Any], size: int) -> None:
@@ -74,16 +76,33 @@ class Numbered:
         if self._loaded is not None:
             self._make_again(self._loaded, stream, buffer)
             self._loaded = None
-        for item in stream:
+        period = _LOOKED_AT
+        while (first := next(stream, _END)) is not _END:
+            items = chain((first,), islice(stream, period - 1))
+            del first
+            yield from self._counted(items) if self.on else items
+            self._decide(buffer)
+            period = max(_LEAST_APART, self._size // _SNAPSHOTS)
+
+    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
+        for item in items:
             self._numbers.append(self._pulled)
             self._pulled += 1
             yield item
             del item
             self._note_if_due()
-            if self._pulled == _LOOKED_AT and not self._is_large(buffer):
-                self.on = False
-                break
-        yield from stream
+
+    def _decide(self, buffer: list[Any]) -> None:
+        """Whether the items that the buffer has now are large enough. Those that were not numbered when they came are
+        in states themselves, until they are handed out.
+        """
+        if not self._is_large(buffer):
+            self.on = False
+            self._snapshots.clear()
+        elif not self.on:
+            self.on, self._numbers = True, [-1] * len(buffer)
+            self._snapshots.clear()
+            self._note()
 
     @property
     def is_begun(self) -> bool:
@@ -161,6 +180,6 @@ class Numbered:
         self._numbers = list(numbers)
 
     def _is_large(self, buffer: list[Any]) -> bool:
-        sizes = [bytes_of(item) or 0 for item in buffer]
+        sizes = [bytes_of(item) or 0 for item in buffer[:: max(1, len(buffer) // _LOOKED_AT)]]
         least = min(_LEAST_BYTES, _LEAST_IN_ALL / self._source.context.num_shards)
         return sum(sizes) * self._size >= least * max(1, len(sizes))

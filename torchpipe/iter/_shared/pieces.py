@@ -9,9 +9,10 @@ from typing import Any
 from torchpipe.errors import GraphError
 from torchpipe.formats.pieces.plan import PIECE_BYTES, UNITS, Piece, PiecePlan, plan_pieces
 from torchpipe.formats.pieces.plan_file import check_plan_file, plan_in_file
+from torchpipe.formats.pieces.undivided import how_to_divide
 from torchpipe.formats.storage.content import check_compression
 from torchpipe.formats.storage.listed import listed, size_of
-from torchpipe.formats.storage.paths import expand_paths
+from torchpipe.formats.storage.paths import expand_paths, is_remote
 from torchpipe.indexed.shuffled import ShuffledKeys, Switched
 from torchpipe.iter._shared.paths import ListedKeys, PathList, local_files
 from torchpipe.node.context import Context
@@ -101,9 +102,14 @@ class FilePieces(Switched[Piece]):
 
     def check_shards(self, num_shards: int = 1) -> None:
         size = self.piece_bytes or PIECE_BYTES
-        smaller = "" if self.unit == "files" else f", make them smaller (piece_bytes={size})"
+        whole = ["files"] if self.unit == "files" else list(self.plan.uncut)
+        may_be_cut = self.unit != "files" and sum(self.plan.uncut.values()) < len(self.paths)
+        smaller = f", make them smaller (than piece_bytes={size})" if may_be_cut else ""
+        if smaller and self.unit in ("samples", "records") and any(map(is_remote, self.paths)):
+            smaller += " with an index beside each file"
         least = {"row groups": ", or write the files with smaller row groups"}.get(self.unit, "")
-        _check_enough(len(self.plan), num_shards, f"{self.explained()} cannot", f"{smaller}{least}")
+        way_out = f"{smaller}{least}" or f", {how_to_divide(whole)}"
+        _check_enough(len(self.plan), num_shards, f"{self.explained()} cannot", way_out)
 
     def made_of(self) -> Mapping[str, Any]:
         arguments = {name: value for name, value in vars(self).items() if name not in self.fingerprint_ignores}

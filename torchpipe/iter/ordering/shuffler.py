@@ -114,9 +114,9 @@ class Shuffler(Switchable[T]):
     one of integers, and after it ``sharding_filter`` makes each shard read only the items that it keeps.
 
     State: up to ``buffer_size - 1`` items or positions, a key and the number of draws. Where torchpipe's readers
-    give the items, with no function of yours before it, and the first 16 items say that a whole buffer has more than
-    1 MiB, or those of all shards together 4 MiB, the state names the items by their numbers: a resume reads up to five
-    buffers of items again.
+    give the items, with no function of yours before it, and 16 items of it say, now and then, that a whole
+    buffer has more than 1 MiB, or those of all shards together 4 MiB, the state names the items by their numbers: a
+    resume reads up to five buffers of items again.
 
     Raises: ValueError if ``buffer_size`` is below 1.
     """
