@@ -31,7 +31,7 @@ from torchpipe.errors import (
     StateError,
     StateMismatchError,
 )
-from torchpipe.iter import FileLister, IterableWrapper, JsonlReader, PathList, TFRecordReader
+from torchpipe.iter import CsvReader, FileLister, FilePieces, IterableWrapper, JsonlReader, PathList, TFRecordReader
 from torchpipe.map import SequenceWrapper
 
 ROOT = Path(__file__).parents[1]
@@ -389,8 +389,22 @@ def test_L7_large_files_of_which_every_shard_reads_all_are_told_when_the_loader_
         assert built(graph, 1) == []
     url = JsonlReader("memory://nowhere/a.jsonl").shuffle().sharding_filter()
     assert "reads all of 'a.jsonl' with JsonlReader" in built(url, 128)[0]
+    (told,) = built(FilePieces(tmp_path / "*", "lines").read_jsonl().sharding_filter(), 4)
+    assert "Put .sharding_filter() right behind FilePieces, before JsonlReader" in told
+    os.rename(tmp_path / "1.jsonl", tmp_path / "1.gz")
+    os.truncate(tmp_path / "1.gz", 1_200_000_000)
+    for whole, way_out in (
+        (
+            JsonlReader(tmp_path / "1.gz").sharding_filter(),
+            "so store the files uncompressed, or write the data in more",
+        ),
+        (CsvReader(tmp_path / "1.gz").map(str).sharding_filter(), "so write the data in more files, then put .shard"),
+        (TFRecordReader(tmp_path / "1.gz", compression=None).map(str).sharding_filter(), "shard_pieces(piece_bytes="),
+    ):
+        (told,) = built(whole, 4)
+        assert way_out in told
     for quiet in (
-        reader.shard_pieces(),
+        JsonlReader(tmp_path / "*.jsonl").shard_pieces(),
         JsonlReader(tmp_path / "2.jsonl").shuffle().sharding_filter(),  # it is small
         PathList(tmp_path / "*").sharding_filter().read_jsonl(),
         TFRecordReader(tmp_path / "*").sharding_filter(),  # which passes over records unread
