@@ -43,7 +43,7 @@ def background(loader: Any, epochs: int = 1) -> Iterator[Any]:
 
 @pytest.fixture
 def not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(global_random, "_told", [])
+    monkeypatch.setattr(global_random, "_warned", [])
 
 
 def noisy(number: int) -> Any:

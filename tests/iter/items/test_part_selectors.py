@@ -64,12 +64,12 @@ def test_numbers() -> None:
 @pytest.mark.parametrize(
     ("item", "form", "arguments", "error", "message"),
     [
-        (ROW, "drop", (3,), IndexError, "drop found no place 3"),
-        (ROW, "drop", (-1,), IndexError, "no place -1"),
+        (ROW, "drop", (3,), IndexError, "drop found no index 3"),
+        (ROW, "drop", (-1,), IndexError, "no index -1"),
         (NAMED, "drop", ("d",), KeyError, "drop found no 'd'"),
-        (ROW, "slice", ([3],), IndexError, "slice found no place 3"),
+        (ROW, "slice", ([3],), IndexError, "slice found no index 3"),
         (NAMED, "slice", ("d",), KeyError, "slice found no 'd'"),
-        (ROW, "flatten", ([0, 4],), IndexError, "flatten found no place 4"),
+        (ROW, "flatten", ([0, 4],), IndexError, "flatten found no index 4"),
         ({"a": 1, "b": {"a": 2}}, "flatten", (), ValueError, "a key twice"),
         ("text", "drop", (0,), TypeError, "tuples, lists or dicts"),
         (3, "slice", (0,), TypeError, "tuples, lists or dicts"),

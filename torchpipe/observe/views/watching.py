@@ -45,7 +45,7 @@ class Watch:
 
     def follow(self, loader: Viewable, iterator: Any) -> None:
         """From now on, watch another epoch of the loader."""
-        if hasattr(iterator, "alone"):
+        if hasattr(iterator, "figures_handle"):
             self._iterator, self._figures = weakref.ref(iterator), iterator.figures_handle
         elif iterator is not None:  # it has the loader, and tells it what it has come to as it ends
             self._figures = loader
