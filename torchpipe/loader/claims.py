@@ -388,10 +388,10 @@ class Claims(Generic[T]):
             self._next = (position.epoch, position.delivered)
             self._positions.append((self._next, position))
             self._since_remembered = 0
-            chosen = [self._place_of(item) for item in self._wanted().values()]
-            least = {self._positions[place][0][0]: place for place in chosen if place is not None}
+            chosen = [self._index_of(item) for item in self._wanted().values()]
+            least = {self._positions[index][0][0]: index for index in chosen if index is not None}
             self._positions = [
-                entry for place, entry in enumerate(self._positions) if place >= least.get(entry[0][0], 1 << 62)
+                entry for index, entry in enumerate(self._positions) if index >= least.get(entry[0][0], 1 << 62)
             ]
 
     def _wanted(self) -> dict[int, _Item]:
@@ -402,9 +402,9 @@ class Claims(Generic[T]):
             wanted[item[0]] = min(item, wanted.get(item[0], item))
         return dict(sorted(wanted.items()))
 
-    def _place_of(self, item: _Item) -> int | None:
+    def _index_of(self, item: _Item) -> int | None:
         """Which of the remembered positions is the last one before ``item``, in its epoch."""
-        found = [place for place, (first, _) in enumerate(self._positions) if first[0] == item[0] and first <= item]
+        found = [index for index, (first, _) in enumerate(self._positions) if first[0] == item[0] and first <= item]
         return found[-1] if found else None
 
     # -- finishing -----------------------------------------------------------------------------------------------------
@@ -568,9 +568,9 @@ class Claims(Generic[T]):
         loaded = {item[0]: (item, state) for item, state in self._later}
         found = []
         for epoch, item in self._wanted().items():
-            place = self._place_of(item)
-            if place is not None:
-                first, position = self._positions[place]
+            index = self._index_of(item)
+            if index is not None:
+                first, position = self._positions[index]
                 found.append((first, self._loader._state_at(position)))
             elif epoch in loaded:
                 found.append(loaded[epoch])
