@@ -477,10 +477,9 @@ class Claims(Generic[T]):
         """Up to ``count`` kept results, the first ones that were done: ((epoch, ordinal), the results of its group)."""
         if not self._keeps_results:
             raise RuntimeError("no results are kept: make the claims with keep_results=True")
-        if count is not None:
-            check_count("count", count, at_least=0)
+        asked = None if count is None else check_count("count", count, at_least=0)
         with self._changed:
-            most = len(self._results) if count is None else min(len(self._results), count)
+            most = len(self._results) if asked is None else min(len(self._results), asked)
             return [self._results.popleft() for _ in range(most)]
 
     def stats(self) -> ClaimStats:

@@ -29,7 +29,7 @@ _HELP = {
 }
 
 
-def _known(path: str, unit: str, compression: str | None) -> str:
+def _reason(path: str, unit: str, compression: str | None) -> str:
     """Why the file at ``path`` is one piece, whatever it holds; empty if it may be divided."""
     if unit == _WHOLE_FILES:
         return _WHOLE_FILES
@@ -50,7 +50,7 @@ def advice(reader: str, form: str, unit: str, paths: Sequence[str], compression:
     """How each of ``num_shards`` shards would read a part of ``paths`` of its own with ``reader``: by ``form``, or what
     lets that divide them.
     """
-    reasons = [_known(path, unit, compression) for path in paths]
+    reasons = [_reason(path, unit, compression) for path in paths]
     put = f"Put .{form}() right behind {reader}, in the place of .sharding_filter(), and each reads its own part of the"
     if len(paths) >= num_shards or not all(reasons):
         return f"{put} files alone"
