@@ -202,8 +202,8 @@ def test_L2_L5_items_that_become_large_or_small_on_the_way(tmp_path: Path, large
         with loader_of(make(str(path)), 0) as loader:
             assert list(islice(loader, cut)) == expected[:cut]
             state = loader.state_dict()
-        if cut == (330 if large_first else 1100):
-            assert len(state["payload"]) < 200 * 7000 * SHARDS / 4
+            if cut == (330 if large_first else 1100):  # at the position itself: the last snapshot may be of any time
+                assert len(loader.state_dict(exact=True)["payload"]) < 200 * 7000 * SHARDS / 4
         with loader_of(make(str(path)), 2) as loader:
             loader.load_state_dict(state)
             more = list(islice(loader, 30))
