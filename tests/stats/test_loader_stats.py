@@ -285,9 +285,9 @@ def test_while_a_sample_hangs_neither_ranks_nor_the_sampler_are_blamed(options: 
     event.set()
     thread.join()
     assert len(found) == 6
+    assert "Sampler" not in str(stats.advice)  # when it is over, whose time counts depends on the machine
     for advice in (stats.advice, loader.stats().advice):
         assert "rank" not in str(advice)
-        assert "Sampler" not in str(advice)
         assert advice.bottleneck in ("workers", "merge", "source", "node")
         assert "shard" not in str(advice)
 
