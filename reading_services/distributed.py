@@ -199,8 +199,8 @@ class DistributedReadingService(RankedReadingService):
         try:
             if self.total_shards is not None:
                 part = self.part
-                hosted = range(part.number, self.total_shards, part.count)
-                return part.share(total_length(self._datapipe, self.total_shards, shards=hosted))
+                shards = part.shards(self.total_shards)
+                return part.share(total_length(self._datapipe, self.total_shards, shards=shards))
             return total_length(self._datapipe, num_shards, self.rank, self.world_size)
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             return None

@@ -93,9 +93,7 @@ class RankedReadingService(PreparingReadingService):
         total = self._total_shards
         if total is None:
             return start
-        part = self.part
-        hosted = range(part.number, total, part.count)
-        return replace(start, num_shards=total, rank=0, world_size=1, hosted=hosted, rounds=self._uneven, part=part)
+        return replace(start, num_shards=total, rank=0, world_size=1, rounds=self._uneven, part=self.part)
 
     def length(self, datapipe: DataPipe, num_shards: int) -> int:
         total, world = self._total_shards, self.world_size

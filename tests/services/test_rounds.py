@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
+from torchpipe.execution.part import Part
 from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.shard import Chunk
 from torchpipe.iter import IterableWrapper
@@ -47,10 +48,10 @@ class Chunks(ShardProvider):
 
 
 def merged(
-    lengths: list[int], sizes: list[int], hosted: range, rounds: Uneven | None, state: dict[str, Any] | None = None
+    lengths: list[int], sizes: list[int], part: Part, rounds: Uneven | None, state: dict[str, Any] | None = None
 ) -> MergeIterator:
     node = IterableWrapper([])
-    start = EpochStart(seed=0, epoch=0, num_shards=len(lengths), hosted=hosted, rounds=rounds)
+    start = EpochStart(seed=0, epoch=0, num_shards=len(lengths), part=part, rounds=rounds)
     merges = Merges(lambda positions: Chunks(lengths, sizes, positions))
     kind = MergeIterator if rounds in (None, Uneven.PAD) else RoundsMerge
     iterator = kind(node, Context.for_graph(node, seed=0), start, merges)
@@ -78,11 +79,12 @@ def test_positions_are_exact_after_every_item(
     lengths: list[int], sizes: list[int], rounds: Uneven | None, data: st.DataObject
 ) -> None:
     ranks = data.draw(st.sampled_from([ranks for ranks in range(1, len(lengths) + 1) if len(lengths) % ranks == 0]))
-    hosted = range(data.draw(st.integers(0, ranks - 1)), len(lengths), ranks)
+    part = Part(data.draw(st.integers(0, ranks - 1)), ranks)
+    hosted = part.shards(len(lengths))
     own = [lengths[shard] for shard in hosted]
     most = min(own) if rounds is Uneven.DROP else max(own)
     expected = [(shard, index) for index in range(most) for shard in hosted if index < lengths[shard]]
-    iterator = merged(lengths, sizes, hosted, rounds)
+    iterator = merged(lengths, sizes, part, rounds)
     if rounds is Uneven.DROP and not most and any(own):
         with pytest.raises(RankError, match="has no item at all"):
             next(iterator)
@@ -107,7 +109,7 @@ def test_positions_are_exact_after_every_item(
         assert iterator.ended_first == [shard for shard in hosted if lengths[shard] == most]
     for place, (state, state_then) in enumerate(zip(states, later, strict=True)):
         assert state_then() == state, "a state has changed since"
-        assert list(merged(lengths, sizes[::-1], hosted, rounds, state).items()) == expected[place:]
+        assert list(merged(lengths, sizes[::-1], part, rounds, state).items()) == expected[place:]
 
 
 @given(LENGTHS, SIZES, st.sampled_from([None, Uneven.DROP]), st.data())
@@ -129,7 +131,7 @@ def test_shards_at_any_positions_go_on_in_the_order_of_rounds(
         if counts[shard] <= index < length
     ]
     expected = left[: max(0, len(left) - lag)]
-    iterator = merged(lengths, sizes, range(len(lengths)), rounds, state)
+    iterator = merged(lengths, sizes, Part(), rounds, state)
     if rounds is Uneven.DROP and not most and any(lengths) and live:
         with pytest.raises(RankError, match="has no item at all"):
             next(iterator)
@@ -140,7 +142,7 @@ def test_shards_at_any_positions_go_on_in_the_order_of_rounds(
         seen[shard] += 1
         later = iterator.state_dict()
         check(later, seen)
-        rest = merged(lengths, sizes[::-1], range(len(lengths)), rounds, later)
+        rest = merged(lengths, sizes[::-1], Part(), rounds, later)
         assert list(rest.items()) == expected[place + 1 :]
     assert next(iterator, None) is None
 

@@ -92,16 +92,15 @@ class ShardSpec(Epoch):
 class EpochStart(Epoch):
     """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
 
-    ``delivered`` items of the epoch are before ``state``. ``hosted``: which of the shards run here; None: all. ``part``
-    says so too, and which of their items are this rank's, if others host the same ones. With ``rounds`` DROP or RAISE,
-    they end together, with the last round in which each has an item; RAISE makes an error of any that is left.
+    ``delivered`` items of the epoch are before ``state``. ``part``: which of the shards run here, and which of their
+    items are this rank's, if others host the same ones. With ``rounds`` DROP or RAISE, they end together, with the last
+    round in which each has an item; RAISE makes an error of any that is left.
     ``seeded``: has the user fixed the seed? ``origin`` names the state that all ranks should have loaded, if there is
     one for all. Without ``in_order``, shards' items come as they are ready.
     """
 
     delivered: int = 0
     state: dict[str, Any] | None = None
-    hosted: range | None = None
     rounds: Uneven | None = None
     part: Part = field(default_factory=Part)
     seeded: bool = False
@@ -111,7 +110,7 @@ class EpochStart(Epoch):
     @property
     def shards(self) -> range:
         """The numbers of the shards that run here."""
-        return range(self.num_shards) if self.hosted is None else self.hosted
+        return self.part.shards(self.num_shards)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,10 @@ class Part:
         count = ranks if total is None else math.gcd(ranks, total)
         return cls(rank % count, count, rank // count, ranks // count)
 
+    def shards(self, total: int) -> range:
+        """The numbers of those of ``total`` shards that it hosts."""
+        return range(self.number, total, self.count)
+
     def share(self, items: int) -> int:
         """How many of the next ``items`` of the shards are this rank's, where it is the first one's turn."""
         return max(0, -(-(items - self.turn) // self.turns))

@@ -125,8 +125,8 @@ class Shard:
         self._policy = self.policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
-        untimed = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
-        key = (spec.seed, spec.epoch, spec.global_shard, *untimed)
+        further = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
+        key = (spec.seed, spec.epoch, spec.global_shard, *further)
         self._runs_users_code = self.reset_fn is not None or runs_users_code(self.graphs[self.branch])
         self._random = GlobalRandom(key) if self._runs_users_code and self.manage_random else None
 
