@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -14,11 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 from tests.sources import wait_until
 from tests.warm import Warm
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.errors import OpaqueStateWarning
+from torchpipe.integrations.dcp import SavedLoader
 from torchpipe.iter import IterableWrapper
 from torchpipe.observe.cli import doctor
 from torchpipe.observe.cli.main import main
@@ -38,6 +41,21 @@ def needs(argument):
 graph = make()
 number = 3
 loader = DataLoader2(make())
+"""
+
+
+RANKED = """
+from torchpipe import DataLoader2
+from torchpipe.iter import IterableWrapper
+
+def same(rank, world_size):
+    assert (rank, world_size) == (0, 1)
+    return DataLoader2(IterableWrapper(range(20)).shuffle(buffer_size=5).sharding_filter().batch(2).map(len))
+
+def other():
+    return IterableWrapper(range(20)).shuffle(buffer_size=6).sharding_filter().enumerate().batch(2).map(len)
+
+number = 3
 """
 
 
@@ -205,7 +223,8 @@ def test_state_show_finds_states_wherever_they_stand(run: Run, tmp_path: Path) -
     code, text, _ = run("state", "show", file)
     assert code == 0
     assert text.startswith("loaders[0]\n")
-    assert "delivered: 5" in text
+    assert "5 items delivered" in text
+    assert "delivered: 5" in run("state", "show", file, "--full")[1]
     told = json.loads(run("state", "show", file, "--json")[1])
     assert told["loaders[0]"]["delivered"] == 5
     assert "IterableWrapper" in told["loaders[0]"]["payload"]["graph"]
@@ -213,6 +232,51 @@ def test_state_show_finds_states_wherever_they_stand(run: Run, tmp_path: Path) -
     next(iter(loader))
     others.write_text(json.dumps({"data": loader.state_dict()}))
     assert json.loads(run("state", "show", str(others), "--json")[1])["data"]["delivered"] == 1
+
+
+def test_state_show_reads_a_distributed_checkpoint(run: Run, tmp_path: Path) -> None:
+    mark, folder = tmp_path / "it ran", tmp_path / "checkpoint"
+    loader: DataLoader[Any] = DataLoader(torch.arange(8), batch_size=2, shuffle=True)  # type: ignore[arg-type]
+    saved = SavedLoader(loader)
+    next(iter(saved))
+    graphs = {"graphs": [loader_at(5).state_dict()], "odd": _Runs(mark)}
+    parts = {"model": {"weight": torch.ones(2)}, "data": saved, "more": graphs}
+    with pytest.warns(UserWarning, match="single process"):
+        dcp.save(parts, checkpoint_id=folder)
+    code, text, _ = run("state", "show", str(folder))
+    assert code == 0
+    assert "data.state\n  epoch 0, 1 batches delivered" in text
+    assert "\nmore.graphs" in text
+    assert "5 items delivered" in text
+    assert not mark.exists()
+    metadata = (folder / ".metadata").read_bytes()
+    (folder / ".metadata").write_bytes(pickle.dumps(_Runs(mark)))
+    code, _, err = run("state", "show", str(folder))
+    assert code == 2
+    assert "damaged" in err
+    assert not mark.exists()
+    (folder / ".metadata").write_bytes(metadata[: len(metadata) // 2])
+    assert "damaged" in run("state", "show", str(folder))[2]
+    (folder / ".metadata").unlink()
+    assert "without .metadata" in run("state", "show", str(folder))[2]
+
+
+def test_state_show_says_whether_a_loader_takes_it_or_which_nodes_differ(run: Run, tmp_path: Path, module: str) -> None:
+    Path(module).write_text(RANKED)
+    file = str(tmp_path / "checkpoint.pt")
+    graph = IterableWrapper(range(20)).shuffle(buffer_size=5).sharding_filter().batch(2).map(len)
+    torch.save({"loader": loader_at(1, graph=graph).state_dict()}, file)
+    code, text, _ = run("state", "show", file, f"{module}:same")
+    assert (code, text.splitlines()[-1].strip()) == (0, f"loads into {module}:same")
+    code, text, _ = run("state", "show", file, f"{module}:other")
+    assert code == 1
+    assert "StateMismatchError: the state belongs to another graph" in text
+    differ = [line.strip() for line in text.splitlines() if line.strip()[:2] in ("- ", "+ ")]
+    assert [line.split("(")[0] for line in differ] == ["- 1 Shuffler", "+ 1 Shuffler", "+ 3 Enumerator"]
+    code, text, _ = run("state", "show", file, f"{module}:other", "--json")
+    assert code == 1
+    assert "buffer_size" in json.loads(text)["refused"]["loader"]
+    assert run("state", "show", file, f"{module}:number")[0] == 2
 
 
 def test_state_diff_shows_each_difference(run: Run, tmp_path: Path) -> None:

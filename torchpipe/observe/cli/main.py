@@ -137,8 +137,16 @@ def _parser() -> argparse.ArgumentParser:
 
     state = commands.add_parser("state", help="look into checkpoints; runs nothing that is in them")
     of_state = state.add_subparsers(required=True, metavar="COMMAND")
-    show = of_state.add_parser("show", parents=[common], help="the loader states in a checkpoint")
-    show.add_argument("file")
+    show = of_state.add_parser(
+        "show",
+        parents=[common],
+        help="the loader states in a checkpoint; with a loader, exit code 1 if it refuses one",
+    )
+    show.add_argument("file", metavar="CHECKPOINT", help="of torch.save, JSON, or a folder of a distributed checkpoint")
+    show.add_argument(
+        "target", nargs="?", metavar="FILE.py:FUNCTION", help="a loader, or what makes one: does it take the state?"
+    )
+    show.add_argument("--full", action="store_true", help="all that is in it, not one screen")
     show.set_defaults(run=_show)
     diff = of_state.add_parser("diff", parents=[common], help="what differs between two; exit code 1 if anything does")
     diff.add_argument("first")
@@ -251,9 +259,25 @@ def _show(options: argparse.Namespace) -> tuple[int, Any]:
     from torchpipe.observe.cli.states import as_data, read_states, shown
 
     states = read_states(options.file)
+    refused = {} if options.target is None else _refusals(states, options.target)
+    code = int(any(refused.values()))
     if options.json:
-        return 0, {where: as_data(state) for where, state in states.items()}
-    return 0, "\n\n".join(shown(where, state) for where, state in states.items())
+        found = {where: as_data(state) for where, state in states.items()}
+        return code, found if options.target is None else {"states": found, "refused": refused}
+    lines = []
+    for where, state in states.items():
+        lines.append(shown(where, state, full=options.full))
+        if options.target is not None:
+            text = refused[where] or f"loads into {options.target}"
+            lines[-1] += "".join(f"\n  {line}" for line in text.splitlines())
+    return code, "\n\n".join(lines)
+
+
+def _refusals(states: dict[str, Any], target: str) -> dict[str, str]:
+    """Of each state, why the loader refuses it; empty if it does not."""
+    from torchpipe.observe.cli.targets import refusal
+
+    return {where: refusal(target, state) for where, state in states.items()}
 
 
 def _diff(options: argparse.Namespace) -> tuple[int, Any]:

@@ -1,6 +1,7 @@
 """Loader states in files: found, shown and compared. Nothing that is in a file is run.
 
-A file is read by ``torch.load(weights_only=True)``, or as JSON, and a state by its own codec, without pickles.
+A file is read by ``torch.load(weights_only=True)``, or as JSON, a folder of torch.distributed.checkpoint by
+``dcp_folder``, and a state by its own codec, without pickles.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any, TypeAlias
 import torch
 
 from torchpipe.errors import StateError
+from torchpipe.observe.cli.dcp_folder import read_folder
 from torchpipe.state import Cursor, decode, from_text, inspect
+from torchpipe.state.summary import summary
 
-__all__ = ["as_data", "differences", "read_states", "shown"]
+__all__ = ["State", "as_data", "differences", "read_states", "shown"]
 
 State: TypeAlias = "Mapping[str, Any] | bytes"
 
@@ -28,19 +31,12 @@ _REPR.maxlevel, _REPR.maxother, _REPR.maxstring = 4, 72, 72
 
 
 def read_states(file: str) -> dict[str, State]:
-    """The loader states in ``file``, by where they stand in it.
+    """The loader states in ``file``, or in a folder that torch.distributed.checkpoint wrote, by where they stand in it.
 
     Raises: StateError if there is none, or the file is not data alone; OSError if it cannot be read.
     """
     path = Path(file)
-    if path.is_dir():
-        raise StateError(
-            f"{file} is a folder: name a file. A distributed checkpoint keeps its states in pieces; load it with "
-            "torch.distributed.checkpoint and save the loader's part with torch.save"
-        )
-    with path.open("rb") as opened:
-        head = opened.read(64)
-    found = dict(_find(path.read_bytes() if head.startswith(_SNAPSHOT) else _open(path, head), ""))
+    found = dict(_find(read_folder(path) if path.is_dir() else _read(path), ""))
     if not found:
         raise StateError(
             f"no state of a torchpipe loader in {file}: it should hold what loader.state_dict() returned, anywhere in "
@@ -49,7 +45,11 @@ def read_states(file: str) -> dict[str, State]:
     return found
 
 
-def _open(path: Path, head: bytes) -> Any:
+def _read(path: Path) -> Any:
+    with path.open("rb") as opened:
+        head = opened.read(64)
+    if head.startswith(_SNAPSHOT):
+        return path.read_bytes()
     if head.lstrip()[:1] in (b"{", b"["):
         try:
             return json.loads(path.read_bytes())
@@ -70,7 +70,7 @@ def _open(path: Path, head: bytes) -> Any:
 def _find(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, State]]:
     if isinstance(value, bytes):
         if value.startswith(_SNAPSHOT):
-            yield where or "snapshot", value
+            yield from _in_snapshot(value, where or "snapshot", depth)
     elif isinstance(value, Mapping):
         if {"version", "payload"} <= value.keys() and isinstance(value["payload"], bytes | str):
             yield where or "state", value
@@ -84,9 +84,18 @@ def _find(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, State]]
                 yield from _find(item, f"{where}[{index}]", depth + 1)
 
 
-def shown(where: str, state: State) -> str:
-    """``state`` as text."""
-    return f"{where}\n" + "\n".join(f"  {line}" for line in inspect(state).splitlines())
+def _in_snapshot(data: bytes, where: str, depth: int) -> Iterator[tuple[str, State]]:
+    """A whole state in it, as a checkpoint of all ranks has one for each rank, or shard; else itself."""
+    value = decode(data, keep_opaque=True) if depth < _MOST_DEEP else None
+    parts = [value, value.get("state")] if isinstance(value, Mapping) else []
+    whole = next((part for part in parts if isinstance(part, Mapping) and {"version", "payload"} <= part.keys()), None)
+    yield where, data if whole is None else whole
+
+
+def shown(where: str, state: State, *, full: bool = False) -> str:
+    """``state`` as text: on one screen, or ``full``."""
+    text = inspect(state) if full else summary(state)
+    return f"{where}\n" + "\n".join(f"  {line}" for line in text.splitlines())
 
 
 def as_data(state: State) -> Any:
