@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from tests.data.datasets import Numbers
@@ -67,16 +68,16 @@ def test_nobody_waits_for_a_slow_worker_of_an_iterable_dataset(method: str, tmp_
 
 
 class SlowFirst(Dataset[int]):
-    """Sample 0 is made once somebody has written to ``gate``."""
+    """Sample ``slow`` is made once somebody has written to ``gate``."""
 
-    def __init__(self, gate: Path) -> None:
-        self.gate = gate
+    def __init__(self, gate: Path, slow: int = 0) -> None:
+        self.gate, self.slow = gate, slow
 
     def __len__(self) -> int:
         return 40
 
     def __getitem__(self, index: int) -> int:
-        if index == 0:
+        if index == self.slow:
             self.gate.read_bytes()
         return index
 
@@ -111,6 +112,46 @@ def test_little_waits_for_a_slow_batch_of_a_map_style_dataset(
         with DataLoader(SlowFirst(gate), 1, num_workers=0) as other:
             other.load_state_dict(state)
             assert [int(batch) for batch in other] == late
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_after_a_break_the_next_order_is_drawn_behind_the_batches_that_have_come(loads: bool, tmp_path: Path) -> None:
+    """Also where the first one was slow: how many have come counts, not which."""
+    gate = tmp_path / "gate"
+    gate.write_bytes(b"open")
+
+    def made(workers: int, slow: int = -1) -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(7)
+        return DataLoader(
+            SlowFirst(gate, slow),
+            2,
+            shuffle=True,
+            generator=generator,
+            num_workers=workers,
+            in_order=False,
+            collate_fn=as_it_is,
+        )
+
+    with made(0) as plain:
+        stream = iter(plain)
+        first, *_ = [next(stream) for _ in range(3)]
+        del stream
+        following = sorted(plain)
+    gate.unlink()
+    os.mkfifo(gate)
+    with made(2, first[0]) as loader:
+        stream = iter(loader)
+        assert first not in [next(stream) for _ in range(3)]
+        state = loader.state_dict()
+        assert state["delivered"] == 0
+        gate.write_bytes(b"go")
+        del stream
+        gate.unlink()
+        gate.write_bytes(b"open")
+        if loads:
+            loader.load_state_dict(state)
+            loader.set_epoch(1)
+        assert sorted(loader) == following
 
 
 class Killing(Gated):

@@ -17,7 +17,7 @@ from torchpipe.compat.torch_private import pin_memory, profiler_runs, reported_l
 from torchpipe.data.batches import Batches
 from torchpipe.data.device_stage import DeviceStage, pinned_for
 from torchpipe.data.fetch import Failure
-from torchpipe.data.position import Position
+from torchpipe.data.position import Position, handed_out
 from torchpipe.data.processes import torch_words
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.loader.observing import Observed
@@ -60,8 +60,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._batches: Batches
         self.epoch = epoch
         order, batches = loader._begin(epoch, saved)
-        handed_out = () if saved is None else (saved.batches or {}).get("done", ())  # before their turn
-        yielded = batches.number + len(handed_out)  # in this epoch
+        yielded = handed_out(batches.number, None if saved is None else saved.batches)  # in this epoch
         # No calls, which a Ctrl-C could strike: what has batches has all that it takes to be closed
         self._num_yielded, self._began_at = yielded, yielded
         self._clock = batches.clock
@@ -157,10 +156,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def position(self) -> Position:
         """After the last batch that was handed out."""
-        if self._stage is None:
-            delivered, batches = self._number_and_position()
-        else:
-            delivered, batches = self._stage.position()
+        delivered, batches = self._number_and_position()
         order, now = (None, None) if self._order is None else self._order.state(delivered)
         return Position(epoch=self.epoch, delivered=delivered, order=order, batches=batches, now=now)
 
@@ -180,13 +176,15 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         goes_on = loader._samplers.keeps_seed or not loader._division[1]
         if loader._is_iterable or not goes_on:
             return self._batches.between() if goes_on else None
-        lanes = (self._batches.position() if self._stage is None else self._stage.position()[1]).get("lanes")
+        lanes = self._number_and_position()[1].get("lanes")
         cursors = [] if lanes is None else [Cursor.from_state(item) for item in lanes]
         found = [Cursor(cursor.snapshot, 0, 0) for cursor in cursors if cursor is not None and not cursor.skip]
         return found if found and len(found) == len(cursors) else None
 
     def _number_and_position(self) -> tuple[int, dict[str, Any]]:
         """Both of one moment, though another thread may take batches meanwhile."""
+        if self._stage is not None:
+            return self._stage.position()
         while True:
             number = self._batches.number
             position = self._batches.position()
@@ -259,12 +257,12 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._order.settle(self.delivered)
 
     def give_up(self) -> None:
-        """As :meth:`settle`; if the epoch has not ended, the generators go back to what was delivered. With torch's
+        """As :meth:`settle`; if the epoch has not ended, the generators go back to what was handed out. With torch's
         seeding, where the number of workers is fixed anyhow, they stay where torch's loader leaves them.
         """
         if self._order is not None and not self.finished and self._loader.worker_seeding == "batch":
             with suppress(Exception):  # a sampler that cannot be run again is left as it is
-                self._order.rewind(self.delivered)
+                self._order.rewind(handed_out(*self._number_and_position()))
         self.settle()
 
     def _invalidate(self) -> None:

@@ -278,11 +278,11 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             self._tell_samplers(epoch)
 
     def _leave_out(self, loaded: Position) -> None:
-        """A loaded epoch's rest will not be read: its sampler drew for what was delivered, as after a ``break``."""
+        """A loaded epoch's rest will not be read: its sampler drew for what was handed out, as after a ``break``."""
         order, samplers = loaded.order or {}, self._samplers
-        further = order.get("asked", 0) + order.get("ended", False) > loaded.delivered
+        further = order.get("asked", 0) + order.get("ended", False) > loaded.handed_out
         if further and not self.distributed and samplers.are_torchs and samplers.generators:
-            begin_order(samplers, saved=(order, loaded.delivered), moves=False).rewind(loaded.delivered)
+            begin_order(samplers, saved=(order, loaded.delivered), moves=False).rewind(loaded.handed_out)
 
     def _tell_samplers(self, epoch: int) -> None:
         if self._ranked is not None:

@@ -13,7 +13,7 @@ from torchpipe.node.iterator import stored_count
 from torchpipe.state import Cursor, decode, encode, from_text
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "of_rank", "read", "write"]
+__all__ = ["KEYS", "VERSION", "Position", "check_position", "handed_out", "identity_of", "of_rank", "read", "write"]
 
 VERSION = 1
 _IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler", "collate")
@@ -34,6 +34,15 @@ class Position:
     batches: dict[str, Any] | None = None
     between_epochs: dict[str, Any] | None = None
     now: dict[str, Any] | None = None
+
+    @property
+    def handed_out(self) -> int:
+        """How many batches were, those before their turn (out of order) included."""
+        return handed_out(self.delivered, self.batches)
+
+
+def handed_out(delivered: int, batches: Mapping[str, Any] | None) -> int:
+    return delivered + len((batches or {}).get("done", ()))
 
 
 def identity_of(loader: Any) -> dict[str, Any]:

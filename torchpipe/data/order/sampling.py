@@ -98,7 +98,7 @@ class Order(ABC):
         """The epoch is over, or given up, after so many batches."""
         return
 
-    def rewind(self, delivered: int) -> None:
+    def rewind(self, handed_out: int) -> None:
         """The epoch is given up: let generators stand as if the sampler had been asked for no more batches."""
         return
 
@@ -490,9 +490,9 @@ class _Sampled(Order):
         if isinstance(self._iterator, RolloverPass):
             self._iterator.settle(delivered)
 
-    def rewind(self, delivered: int) -> None:
+    def rewind(self, handed_out: int) -> None:
         asked = self._asked
-        if not self._samplers.are_torchs or not self._samplers.generators or asked.batches + asked.ended <= delivered:
+        if not self._samplers.are_torchs or not self._samplers.generators or asked.batches + asked.ended <= handed_out:
             return
         left = [item.get_state() for item in self._samplers.generators]
         if not all(map(torch.equal, left, self._left)):  # others draw from them as well
@@ -500,8 +500,8 @@ class _Sampled(Order):
         with self._samplers.as_at(self._start, for_good=True):
             self._begin_again()
             asked = _Asked()
-            for done in range(delivered):
-                asked = _Asked(done + 1, _digest(self._again(done, delivered), asked.digest))
+            for done in range(handed_out):
+                asked = _Asked(done + 1, _digest(self._again(done, handed_out), asked.digest))
             self._asked = asked
 
     def last_position(self) -> SamplerPosition | None:
