@@ -167,6 +167,7 @@ class AssignedBatches(Batches):
         self._taken_ahead = 0 if loader.device is None else loader.device_prefetch
         self._has_turns = Bell()
         self._interrupted = False
+        self._passing = False  # nothing is dealt meanwhile
         self._deal(self._prefetch * lanes + self._taken_ahead)
 
     @property
@@ -229,11 +230,35 @@ class AssignedBatches(Batches):
         assigned.popleft()
         self._turns.popleft()  # out of order, they only count
         self._delivered, self._failed = delivered, failed
-        if not (self._order.may_run_ahead or self._over or self._taken_ahead):
+        if not (self._order.may_run_ahead or self._over or self._taken_ahead or self._passing):
             self.clock.begin_wait()
             self._deal(1)
             self.clock.end_wait(0)
         return batch
+
+    def pass_over(self, count: int) -> int:
+        """Those that were dealt are made, and of workers with states, or out of order, all."""
+        self._passing = self._in_order and self._delivered.cursors is None and not self._taken_ahead
+        try:
+            passed = super().pass_over(min(count, len(self._turns)) if self._passing else count)
+        finally:
+            passing, self._passing = self._passing, False
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            self._delivered = self._delivered.past(failed)
+        while passing and passed < count and not self._over:
+            try:
+                next(self._order)
+            except StopIteration:
+                self._deal(1)  # which ends the epoch for workers too
+                break
+            number = self._order.number - 1
+            if number in self._skip:
+                self._skip.discard(number)
+                continue
+            self._delivered = self._delivered.past(number)
+            passed += 1
+        return passed
 
     def _next_lane(self) -> int:
         """A lane that has the next batch at hand. Raises: StopIteration at the end; what ended a lane."""
@@ -279,7 +304,7 @@ class AssignedBatches(Batches):
 
     def _pull(self) -> int:
         """Wait for batches of one lane: how many have come."""
-        if self._order.may_run_ahead and not self._taken_ahead:
+        if self._order.may_run_ahead and not (self._taken_ahead or self._passing):
             self._fill_rooms()
         began = time.perf_counter()
         # Only now: whoever had nothing left may just have been dealt some, and must be awaited with the others

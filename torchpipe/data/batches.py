@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,17 @@ class Batches(ABC):
     @abstractmethod
     def take(self) -> Any:
         """The next batch, or a :class:`Failure` in its place. Raises: StopIteration at the end; what ends the epoch."""
+
+    def pass_over(self, count: int) -> int:
+        """As if ``count`` batches more had been taken, or all there are: how many. Whatever need not be made is not;
+        what raises is past all the same. Raises: what ends the epoch.
+        """
+        passed = 0
+        with suppress(StopIteration):
+            while passed < count:
+                self.take()
+                passed += 1
+        return passed
 
     def position(self) -> dict[str, Any]:
         """What is needed besides ``number`` and the order's state to go on from here, as plain data."""
@@ -141,9 +153,7 @@ class LocalBatches(Batches):
         order, clock, steps = self._order, self.clock, self._steps
         self._number = order.number
         clock.begin_wait()
-        indices = next(order)
-        while (number := order.number - 1) in self._done:
-            indices = next(order)
+        number, indices = self._asked()
         steps.asked += 1
         steps.sampler_s += time.perf_counter() - clock.waits_since
         try:
@@ -156,12 +166,35 @@ class LocalBatches(Batches):
             self._fetch.explain(error, number, indices)
             batch = LocalFailure(error)
         else:
-            number += 1
-            while number in self._done:
-                number += 1
-            self._number = number
+            self._number = self._after(number)
         clock.end_wait(1)
         return batch
+
+    def _asked(self) -> tuple[int, Any]:
+        """(number, indices) of the next batch. Raises: StopIteration."""
+        indices = next(self._order)
+        while (number := self._order.number - 1) in self._done:
+            indices = next(self._order)
+        return number, indices
+
+    def _after(self, number: int) -> int:
+        """The first batch behind ``number`` that is not past."""
+        number += 1
+        while number in self._done:
+            number += 1
+        return number
+
+    def pass_over(self, count: int) -> int:
+        if self._epoch is None or is_stateful(self._fetch.dataset):  # making it leads on
+            passed = super().pass_over(count)
+        else:
+            passed = 0
+            with suppress(StopIteration):
+                while passed < count:
+                    self._asked()
+                    passed += 1
+        self._number = self._after(self._order.number - 1)
+        return passed
 
     def close(self) -> None:
         return

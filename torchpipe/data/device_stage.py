@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -79,6 +80,16 @@ class DeviceStage:
         clock.end_wait(1)
         self._failed = isinstance(batch, Failure)
         return batch
+
+    def pass_over(self, clock: Clock, count: int) -> int:
+        """Take ``count`` batches for nobody, or all there are: how many; one that raises is past all the same."""
+        passed = 0
+        with suppress(StopIteration):
+            while passed < count:
+                self.take(clock)
+                passed += 1
+        self._failed = False
+        return passed
 
     def interrupt(self) -> None:
         """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import torch
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["DataLoaderIterator"]
 
 T_co = TypeVar("T_co", covariant=True)
+R = TypeVar("R")
 
 _PROFILE = "enumerate(DataLoader)#DataLoaderIterator.__next__"
 _YIELD_S = 5.0
@@ -44,10 +46,10 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     One thread takes batches; another one may end the epoch meanwhile (``loader.shutdown()``, ``load_state_dict()``),
     and the first is then told. The guard's lock is held while a batch is taken and while the epoch is ended, so that
-    neither finds the other's work half done.
+    neither finds the other's work half done. Unless it ``makes`` batches, it only passes over them.
     """
 
-    def __init__(self, loader: DataLoader[T_co], epoch: int, saved: Position | None) -> None:
+    def __init__(self, loader: DataLoader[T_co], epoch: int, saved: Position | None, *, makes: bool = True) -> None:
         self._loader = loader
         self._guard = OneUser("loader's iterator")
         self._invalid = False
@@ -59,14 +61,14 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._order: Order | None = None
         self._batches: Batches
         self.epoch = epoch
-        order, batches = loader._begin(epoch, saved)
+        order, batches = loader._begin(epoch, saved, makes=makes)
         yielded = handed_out(batches.number, None if saved is None else saved.batches)  # in this epoch
         # No calls, which a Ctrl-C could strike: what has batches has all that it takes to be closed
         self._num_yielded, self._began_at = yielded, yielded
         self._clock = batches.clock
         self._order, self._batches = order, batches
         try:
-            if loader._device_options is not None:
+            if loader._device_options is not None and makes:
                 self._stage, self._clock = DeviceStage(loader, self._batches), Clock()
         except BaseException:
             self._over = True
@@ -81,21 +83,32 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     @untraced
     def __next__(self) -> T_co:
+        if profiler_runs():
+            with torch.autograd.profiler.record_function(_PROFILE):
+                return self._guarded(self._advance)
+        return self._guarded(self._advance)
+
+    @untraced
+    def skip(self, count: int) -> int:
+        """Pass over the next ``count`` batches, or what is left of the epoch: how many that was."""
+        if self.finished:
+            return 0
+        return self._guarded(partial(self._pass_over, count))
+
+    def _guarded(self, step: Callable[[], R]) -> R:
+        """What ``step`` returns, while nobody else takes a batch or ends the epoch."""
         guard, me = self._guard, threading.get_ident()
         if guard.taker == me:
             raise guard.refusal(inside=True)
         try:
-            if profiler_runs():
-                with torch.autograd.profiler.record_function(_PROFILE):
-                    return self._next()
-            return self._next()
+            return self._locked(step)
         except BaseException:
             if guard.taker == me:  # an interrupt has kept it from being cleared
                 guard.taker = 0
             hold_at_exit()
             raise
 
-    def _next(self) -> T_co:
+    def _locked(self, step: Callable[[], R]) -> R:
         if self._over or self._invalid:
             self._refuse()
         guard = self._guard
@@ -103,15 +116,38 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         with guard.lock:
             guard.taker = threading.get_ident()
             try:
-                return self._advance()
+                if self._over or self._invalid:  # since another thread let go of the lock
+                    self._refuse()
+                return step()
             finally:
                 guard.taker = 0
 
     def _advance(self) -> T_co:
-        if self._over or self._invalid:
-            self._refuse()
+        batch = self._ending(self._batches.take if self._stage is None else partial(self._stage.take, self._clock))
+        if isinstance(batch, Failure):
+            raise batch.rebuild()
+        self._count(1)
+        if self._pins is not None:
+            batch = pin_memory(batch, self._pins)  # type: ignore[no-untyped-call]
+        if self._loader._is_iterable:
+            self._warn_of_length()
+        return batch  # type: ignore[no-any-return]
+
+    def _pass_over(self, count: int) -> int:
+        over = self._batches.pass_over if self._stage is None else partial(self._stage.pass_over, self._clock)
+        passed: int = self._ending(partial(over, count))
+        self._count(passed)
+        return passed
+
+    def _count(self, batches: int) -> None:
+        if self._order is not None and self._order.keeps_positions:
+            self._order.forget_before(self.delivered)
+        self._num_yielded += batches
+
+    def _ending(self, take: Callable[[], Any]) -> Any:
+        """What ``take`` returns; what it raises ends this."""
         try:
-            batch = self._batches.take() if self._stage is None else self._stage.take(self._clock)
+            return take()
         except StopIteration:
             self.settle()  # before it counts as finished: an interrupt may come in between
             self.finished = True
@@ -125,16 +161,6 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         except BaseException:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
             self._close(invalid=False, parks=True)
             raise
-        if isinstance(batch, Failure):
-            raise batch.rebuild()
-        if self._order is not None and self._order.keeps_positions:
-            self._order.forget_before(self.delivered)
-        self._num_yielded += 1
-        if self._pins is not None:
-            batch = pin_memory(batch, self._pins)  # type: ignore[no-untyped-call]
-        if self._loader._is_iterable:
-            self._warn_of_length()
-        return batch  # type: ignore[no-any-return]
 
     def _refuse(self) -> NoReturn:
         if self._invalid:
@@ -206,7 +232,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
                 "IterableDataset replica at each worker. Please see "
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
-        warnings.warn(text, stacklevel=5)
+        warnings.warn(text, stacklevel=6)
 
     @property
     def _workers(self) -> list[Any]:

@@ -49,6 +49,7 @@ from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
+from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.observe.views.viewable import watched
 from torchpipe.randomness.global_random import own_states_in_place
@@ -313,9 +314,12 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         return self._get_iterator()
 
     @untraced
-    @holding_at_exit
     def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         """Begin an epoch: torch's name, by which subclasses with an ``__iter__`` of their own ask for one."""
+        return watched(self, self._begin_epoch())
+
+    @holding_at_exit
+    def _begin_epoch(self, *, makes: bool = True) -> DataLoaderIterator[T_co]:
         self._settle()
         self._check_no_claims("iter(loader)")
         self._take_last_looks()
@@ -333,12 +337,38 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             epochs.beginning.thread, self._before = me, before
             if isinstance(coming, Fresh) and not coming.announced:
                 self._tell_samplers(epoch)
-            iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)  # may raise
+            iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded, makes=makes)  # may raise
             begun = weakref.ref(iterator)
             epochs.begin(begun, begun, epoch)
         finally:
             epochs.beginning.thread, self._before = 0, None
-        return watched(self, iterator)
+        return iterator
+
+    @untraced
+    def skip(self, steps: int) -> int:
+        """Pass over ``steps`` batches, or what is left of the epoch, as if they had been taken: how many that was.
+
+        In a loop, the next ones; else the first ones of the next ``iter()``, after ``load_state_dict`` those behind the
+        position. All that follows is as without the skip, states and random numbers included. Of a map-style dataset
+        nothing is read but what workers have begun already; datasets that are iterable or have a ``state_dict``, and
+        ``worker_seeding="torch"``, are led on by making the batches, which are then dropped.
+
+        Raises: TypeError or ValueError for a number that is negative or none; what ends the epoch.
+        """
+        steps = check_count("steps", steps, at_least=0)
+        self._settle()
+        if (live := self._live) is not None:
+            self._check_no_claims("skip()")
+            return live.skip(steps)
+        iterator = self._begin_epoch(makes=self._must_make)
+        passed = iterator.skip(steps)
+        self._take_up(self._position())
+        return passed
+
+    @property
+    def _must_make(self) -> bool:
+        """True if what follows a batch depends on its having been made."""
+        return self._is_iterable or is_stateful(self.dataset) or self.worker_seeding == "torch"
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
         """(number, batch) for each batch: the first of an epoch has ``start``, also where a loaded state goes on."""
@@ -354,7 +384,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     # -- what an iterator asks for --------------------------------------------------------------------------------
 
-    def _begin(self, epoch: int, saved: Position | None) -> tuple[Order | None, Batches]:
+    def _begin(self, epoch: int, saved: Position | None, *, makes: bool) -> tuple[Order | None, Batches]:
         keep_start(self)
         if self._is_iterable:
             return None, begin_stream(self, epoch, saved)
@@ -362,7 +392,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._sampler_loaded, self._sampler_end, self._base_seed = False, None, order.base_seed
         fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn)
         position = None if saved is None else saved.batches
-        if self.num_workers == 0:
+        if self.num_workers == 0 or not makes:
             if position is not None and "dataset" in position:
                 load_into(fetch.dataset, position["dataset"])
             sheet = NodeSheet.local(2) if self.measuring else None
@@ -498,6 +528,11 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             if position.now is not None:
                 self._samplers.check_now(position.now)
         self._epochs.beginning.check_outside()
+        self._take_up(position)
+        self._load_claims(claimed if position is not None else None)
+
+    def _take_up(self, position: Position | None) -> None:
+        """Let the next ``iter()`` go on from ``position``, which fits; None: begin as if nothing had been loaded."""
         if (live := self._live) is not None:
             live._invalidate()
         if self._is_iterable:
@@ -507,7 +542,6 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         if position is None:
             self._epochs.load(Fresh(0))
             forget(self)
-            self._load_claims(None)
             return
         begins = position.order is None and position.batches is None
         self._epochs.load(Fresh(position.epoch) if begins else Loaded(position))
@@ -518,7 +552,6 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         restore(self, position.order, position.between_epochs)
         if (division := saved_shards(position.batches if self._is_iterable else None)) is not None:
             keep_division(self, *division)
-        self._load_claims(claimed)
 
     @untraced
     def shutdown(self) -> None:

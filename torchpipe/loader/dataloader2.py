@@ -22,7 +22,7 @@ from torchpipe.execution.reading_service import InProcessReadingService, Reading
 from torchpipe.graph import plan
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.claims import Claimable
-from torchpipe.loader.epochs import Epochs, Fresh, Loaded
+from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
@@ -157,8 +157,11 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         self._epochs.set_epoch(check_count("epoch", epoch, at_least=0))
 
     @untraced
-    @holding_at_exit
     def __iter__(self) -> DataLoader2Iterator[T_co]:
+        return watched(self, self._begin_epoch())
+
+    @holding_at_exit
+    def _begin_epoch(self) -> DataLoader2Iterator[T_co]:
         self._check_process()
         self._check_no_claims("iter(loader)")
         self._take_last_looks()
@@ -177,7 +180,31 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
             epochs.begin(lambda: work, weakref.ref(iterator), epoch)
         finally:
             epochs.beginning.thread = 0
-        return watched(self, iterator)
+        return iterator
+
+    @untraced
+    def skip(self, steps: int) -> int:
+        """Pass over ``steps`` items, or what is left of the epoch, as if they had been taken: how many that was.
+
+        In a loop, the next ones; else the first ones of the next ``iter()``, after ``load_state_dict`` those behind the
+        position. All that follows is as without the skip, states and random numbers included. Functions of a graph may
+        draw from random states that go on from item to item: the workers make the items, which are then dropped.
+
+        Raises: TypeError or ValueError for a number that is negative or none; what making the items raises.
+        """
+        steps = check_count("steps", steps, at_least=0)
+        self._check_process()
+        form = self._epochs.form
+        live = form.holder() if isinstance(form, Live) else None
+        if isinstance(live, DataLoader2Iterator):
+            self._check_no_claims("skip()")
+            return live.skip(steps)
+        iterator = self._begin_epoch()
+        passed = iterator.skip(steps)
+        position = iterator.position()
+        self._retire()
+        self._epochs.load(Loaded(position))
+        return passed
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -255,13 +256,28 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._run.observed = work.observe()
         self._run.tell_left_over(left_over_of(work.stream))
 
+    def skip(self, count: int) -> int:
+        """Take the next ``count`` items, or what is left, for nobody: how many. A pause or limit ends it as it would a
+        loop. Raises: what making them raises.
+        """
+        passed = 0
+        with suppress(StopIteration):
+            while passed < count:
+                next(self)
+                passed += 1
+        return passed
+
     @untraced
     def state_dict(self) -> dict[str, Any]:
         """The position in this epoch, as :meth:`DataLoader2.state_dict` has it; at its end, that of an empty rest.
 
         This rank's. The loader's own, when the ``for`` loop has ended, is the start of the next epoch instead.
         """
-        return self._run.tell(self._run.own_state(self._pass.position()))
+        return self._run.tell(self._run.own_state(self.position()))
+
+    def position(self) -> LoaderState:
+        """What :meth:`state_dict` writes down."""
+        return self._pass.position()
 
     @property
     def figures_handle(self) -> Run:
