@@ -92,8 +92,8 @@ bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other 
 	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
 	$(BENCH)/bin/python benchmarks/ranks.py --out benchmarks/results.json
 
-audit: $(VENV)/.stamp ## cut off, kill and resume the same pipelines under different loaders: the table of docs/audit.md (minutes)
-	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m benchmarks.audit $(ARGS)
+audit: $(BENCH)/.stamp ## cut off, kill and resume the same pipelines under different loaders: the table of docs/audit.md (minutes)
+	HF_HUB_OFFLINE=1 $(BENCH)/bin/python -m benchmarks.audit $(ARGS)
 
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the READMEs' tables from that file
 	$(BENCH)/bin/python benchmarks/plot.py

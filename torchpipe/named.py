@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -41,11 +43,31 @@ def _module(target: str) -> ModuleType:
     path = Path(target).resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {target}, seen from {os.getcwd()}")
-    known = sys.modules.get(path.stem)
+    # By its own name, and its folder on the path, so that started workers can import it too; where that name is another
+    # module's, or none, by one that only this process and those that are forked from it know.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    importlib.invalidate_caches()
+    name = path.stem if _origin_of(path.stem) == str(path) else re.sub(r"\W", "_", path.name)
+    known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
-    # Under its own name and with its folder on the path, so that worker processes find it too.
-    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _origin_of(name: str) -> str | None:
+    """The file that an import of ``name`` would give."""
+    known = sys.modules.get(name)
     if known is not None:
-        raise ValueError(f"{target} has the name of the module {path.stem!r}, which is imported already: rename it")
-    return importlib.import_module(path.stem)
+        return getattr(known, "__file__", None)
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    return None if spec is None else spec.origin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from torchpipe.testing.audit import AuditReport, audit
@@ -15,7 +16,14 @@ PIPELINES = {
     "images_torchpipe": "map-style, augmented | torchpipe `DataLoader`",
     "images_stateful": "map-style, augmented | `StatefulDataLoader`",
     "images_stateful_with_state": "map-style, augmented | `StatefulDataLoader`, a dataset that saves the random state",
+    "images_nodes": "map-style, augmented | `torchdata.nodes`, noise seeded by the index",
+    "images_grain": "map-style, augmented | grain",
+    "shards_torchpipe": "tar shards | torchpipe `DataLoader2`",
+    "shards_webdataset": "tar shards | webdataset `WebLoader`",
+    "shards_webdataset_stateful": "tar shards | webdataset in a `StatefulDataLoader`",
+    "shards_datasets": "tar shards | Hugging Face stream in a `StatefulDataLoader`",
 }
+PACKAGES = ("torch", "torchdata", "datasets", "grain", "webdataset")
 CHECKS = ("cut off", "resumed twice", "resumed at", "a worker", "2 workers, resumed")
 
 
@@ -44,6 +52,7 @@ def main() -> None:
         report = audit(f"{file}:{name}", identify=identify, kills=given.kills, workers=(2, 4))
         print(f"| {PIPELINES[name]} | " + " | ".join(cell(report, check) for check in CHECKS) + " |", flush=True)
         print(f"{report}\n", file=sys.stderr)
+    print(f"\nWith {', '.join(f'{name} {metadata.version(name)}' for name in PACKAGES)}.")
 
 
 if __name__ == "__main__":

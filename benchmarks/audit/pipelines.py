@@ -2,7 +2,8 @@
 
 Packing: 300 documents of 5 to 60 tokens, shuffled in a buffer of 64, packed into 128 tokens, four in a batch, two
 workers. Each token is a number of its own, so that ``tokens`` can say which came. Map-style: 200 images with noise that
-is drawn anew whenever one is read, shuffled, eight in a batch, two workers.
+is drawn anew whenever one is read, shuffled, eight in a batch, two workers. Tar shards: eight files of 25 texts in
+webdataset's layout, files shuffled and samples in a buffer of 32, eight in a batch, two workers.
 
 Settings and their sources:
 
@@ -13,22 +14,37 @@ Settings and their sources:
   StatefulDataLoader, which saves the dataset's ``state_dict``: docs of datasets, "Stream", "Save a dataset checkpoint
   and resume iteration". ``max_buffer_input_shards=1``: with its default of 10, datasets 5.2.0 raises an IndexError when
   the state of several workers is loaded. Its packing is ``map(batched=True)``, whose last pack of a batch is shorter.
+  Tar shards are read by ``load_dataset("webdataset", streaming=True)``: docs of datasets, "Load", "WebDataset".
+- torchdata.nodes: ``ParallelMapper`` in its default order over a ``SamplerWrapper``, with ``Loader`` around it:
+  torchdata 0.11, torchdata/nodes/README.md and the docstrings; the sampler is torchdata's own, which has a state. No
+  node draws random numbers for its user, so the function seeds by the index, as ``Mapper``'s functions have to.
+- grain: ``MapDataset.seed().shuffle().random_map()``, whose generator belongs to the index, ``mp_prefetch``; the state
+  is the iterator's ``get_state``: docs of grain 0.2.18, "Dataset basics" and "Transformations".
+- webdataset: ``WebDataset(shardshuffle=...).shuffle(...).batched(...)`` in a ``WebLoader``, as its README and issue 350
+  say, ``detshuffle`` and a seed for each epoch so that two runs are alike. It has no state, and its author says in
+  issue 271 that the user has to keep track. So the same dataset stands in a StatefulDataLoader as well, which reads
+  again up to where it was (torchdata/stateful_dataloader/README.md).
 - torchpipe: the defaults.
 """
 
 from __future__ import annotations
 
+import io
 import random
+import tarfile
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader, DataLoader2
-from torchpipe.iter import IterableWrapper
+from torchpipe.iter import IterableWrapper, PathList
 
 DOCUMENTS, BUFFER, LENGTH = 300, 64, 128
 
@@ -157,3 +173,100 @@ def images_stateful(num_workers: int = 2) -> Any:
 def images_stateful_with_state(num_workers: int = 2) -> Any:
     torch.manual_seed(0)
     return StatefulDataLoader(ImagesWithState(), batch_size=8, shuffle=True, num_workers=num_workers)
+
+
+class _Seeded:
+    """An image with the noise that belongs to its index and epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __call__(self, index: int) -> dict[str, Any]:
+        draws = torch.Generator().manual_seed(self.epoch * 1000 + index)
+        return {"id": index, "image": torch.full((3, 8, 8), float(index)) + torch.rand(3, 8, 8, generator=draws)}
+
+
+def images_nodes(num_workers: int = 2, epoch: int = 0) -> Any:
+    from torch.utils.data import default_collate
+    from torchdata.nodes import Batcher, Loader, Mapper, ParallelMapper, SamplerWrapper
+    from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+    sampler = StatefulDistributedSampler(Images(), num_replicas=1, rank=0, shuffle=True)
+    node: Any = SamplerWrapper(sampler, initial_epoch=epoch)
+    node = ParallelMapper(node, _Seeded(epoch), num_workers=num_workers, method="process")
+    return Loader(Mapper(Batcher(node, 8, drop_last=False), default_collate))
+
+
+def _noisy(index: int, draws: np.random.Generator) -> dict[str, Any]:
+    return {"id": index, "image": np.full((3, 8, 8), float(index)) + draws.random((3, 8, 8))}
+
+
+def images_grain(num_workers: int = 2, epoch: int = 0) -> Any:
+    import grain
+
+    images: Any = grain.MapDataset.source(range(200))  # type: ignore[arg-type]
+    batches = images.seed(epoch).shuffle().random_map(_noisy).batch(8)
+    options = grain.MultiprocessingOptions(num_workers=num_workers)
+    return batches.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).mp_prefetch(options)
+
+
+# --- tar shards, shuffled
+
+
+def shards() -> list[str]:
+    """Files of samples ``NNN.txt``, made when they are first asked for."""
+    folder = Path(tempfile.gettempdir()) / "torchpipe-audit-shards"
+    if not folder.is_dir():
+        made = Path(tempfile.mkdtemp(dir=folder.parent))
+        for shard in range(8):
+            with tarfile.open(made / f"{shard}.tar", "w") as archive:
+                for index in range(shard * 25, shard * 25 + 25):
+                    member = tarfile.TarInfo(f"{index:03}.txt")
+                    member.size = len(text := f"text {index}".encode())
+                    archive.addfile(member, io.BytesIO(text))
+        made.rename(folder)
+    return [str(path) for path in sorted(folder.glob("*.tar"))]
+
+
+def _read(sample: dict[str, Any]) -> dict[str, Any]:
+    text = sample["txt"]
+    return {"key": sample["__key__"], "text": text.decode() if isinstance(text, bytes) else text}
+
+
+def _listed(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def shards_torchpipe(num_workers: int = 2) -> Any:
+    files = PathList(shards()).shuffle(buffer_size=8).sharding_filter()
+    graph = files.read_webdataset(decode=False).map(_read).shuffle(buffer_size=32).batch(8)
+    loader: DataLoader2[Any] = DataLoader2(graph, reading_service=MultiProcessingReadingService(num_workers))
+    loader.seed(1)
+    return loader
+
+
+def _webdataset(epoch: int) -> Any:
+    import webdataset
+
+    dataset = webdataset.WebDataset(shards(), shardshuffle=8, detshuffle=True, seed=epoch)
+    return dataset.compose(webdataset.detshuffle(32, 32, seed=epoch)).map(_read)
+
+
+def shards_webdataset(num_workers: int = 2, epoch: int = 0) -> Any:
+    import webdataset
+
+    batches = _webdataset(epoch).batched(8, collation_fn=_listed)
+    return webdataset.WebLoader(batches, batch_size=None, num_workers=num_workers)
+
+
+def shards_webdataset_stateful(num_workers: int = 2, epoch: int = 0) -> Any:
+    return StatefulDataLoader(_webdataset(epoch), batch_size=8, num_workers=num_workers, collate_fn=_listed)
+
+
+def shards_datasets(num_workers: int = 2, epoch: int = 0) -> Any:
+    import datasets
+
+    stream = datasets.load_dataset("webdataset", data_files={"train": shards()}, split="train", streaming=True)
+    stream = stream.shuffle(seed=0, buffer_size=32, max_buffer_input_shards=1).map(_read, remove_columns=["txt"])
+    stream.set_epoch(epoch)
+    return StatefulDataLoader(stream, batch_size=8, num_workers=num_workers, collate_fn=_listed)

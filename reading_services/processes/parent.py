@@ -15,10 +15,15 @@ from typing import NoReturn
 
 from reading_services.processes.status_page import Field, StatusPage
 
-__all__ = ["watch_parent"]
+__all__ = ["signal_at_parents_end", "watch_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.25
+
+
+def signal_at_parents_end(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when the *thread* that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def watch_parent(parent_pid: int, page: StatusPage, *, death_signal: bool) -> None:
@@ -29,7 +34,7 @@ def watch_parent(parent_pid: int, page: StatusPage, *, death_signal: bool) -> No
     native code keeps the interpreter lock for ever: set it only if that thread lives as long as its process.
     """
     if death_signal:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal_at_parents_end(signal.SIGKILL)
     threading.Thread(target=_watch, args=(parent_pid, page), name="torchpipe-parent", daemon=True).start()
 
 

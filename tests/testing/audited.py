@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
+import os
+import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchsDataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from reading_services import MultiProcessingReadingService
@@ -186,6 +191,124 @@ class Raising(Right):
         raise ZeroDivisionError("a bad sample")
 
 
+class DyingInTheSecondRun(OffByOne):
+    """In the process with the other hash seed, unless it is resumed."""
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        dies = not self.next and os.environ["PYTHONHASHSEED"] == "2"
+        for batch in super().__iter__():
+            if dies and self.next == 5:
+                raise ZeroDivisionError("only here")
+            yield batch
+
+
+class Exiting(Right):
+    """Ends the whole process in the middle, with the code of success."""
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        for batch in super().__iter__():
+            if self.next == 7:
+                os._exit(0)
+            yield batch
+
+
+def one_pass() -> Any:
+    return ([{"id": number}] for number in range(12))
+
+
+class CrashingBehindASave(Right):
+    def state_dict(self) -> dict[str, int]:
+        atexit.register(os._exit, 7)
+        return super().state_dict()
+
+
+class LosingBeforeItRefuses(Right):
+    """Under four workers two batches are gone, and an error comes later."""
+
+    def __init__(self, workers: int = 2) -> None:
+        super().__init__()
+        self.workers, self.loaded = workers, False
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        super().load_state_dict(state)
+        self.loaded = True
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        bad = self.loaded and self.workers == 4
+        for number, batch in enumerate(super().__iter__()):
+            if bad and number == 4:
+                raise RuntimeError("other workers")
+            if not bad or number > 1:
+                yield batch
+
+
+class Lengths(Right):
+    """As many batches as it draws, of what it draws."""
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        draws = random.SystemRandom()
+        for _ in range(draws.randrange(5, 40)):
+            yield [{"id": draws.random()}]
+
+
+class Noise(Right):
+    """Of the samples with an id the content is drawn, in one of two runs."""
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        value = random.SystemRandom().randrange(2)
+        for batch in super().__iter__():
+            yield [{**sample, "x": value} for sample in batch]
+
+
+class WithLocks(Right):
+    """A field that has no content."""
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        for batch in super().__iter__():
+            yield [{**sample, "lock": threading.Lock()} for sample in batch]
+
+
+class Locks(Right):
+    def __iter__(self) -> Iterator[Any]:
+        for _ in super().__iter__():
+            yield [threading.Lock()]
+
+
+class Alike(Right):
+    def __iter__(self) -> Iterator[Any]:
+        for _ in super().__iter__():
+            yield torch.zeros(2, 3)
+
+
+class TwentyFive(Plain):
+    def __len__(self) -> int:
+        return 25
+
+
+def distributed(rank: int = 0, world_size: int = 1, epoch: int = 0) -> Any:
+    sampler = DistributedSampler(TwentyFive(), num_replicas=world_size, rank=rank, drop_last=True)
+    sampler.set_epoch(epoch)
+    return StatefulDataLoader(TwentyFive(), batch_size=3, sampler=sampler)
+
+
+def overlapping(rank: int = 0, world_size: int = 1) -> Any:
+    """Ranks that are equally long, of which each has half of the other's samples."""
+    first = 6 * rank
+    return DataLoader(torch.utils.data.Subset(Plain(), range(first, first + 24 - 6 * world_size)), batch_size=3)
+
+
+class Waiting(Right):
+    """Tells in a file that it is there with a process of its own, and waits."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from next(super().__iter__())
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        told = Path(os.environ["AUDITED_TELLS"])
+        told.with_suffix(".new").write_text(f"{os.getpid()} {os.getppid()} {child.pid}")
+        told.with_suffix(".new").rename(told)
+        child.wait()
+
+
 class FromASet(Right):
     def __iter__(self) -> Iterator[Any]:
         for name in {"red", "green", "blue", "white", "black", "brown", "grey", "pink"}:
@@ -194,6 +317,14 @@ class FromASet(Right):
 
 def ids(batch: Any) -> Any:
     return batch["id"]
+
+
+def lazy_ids(batch: Any) -> Any:
+    return (sample["id"] for sample in batch)
+
+
+def wrong_ids(batch: Any) -> Any:
+    return batch["no such field"]
 
 
 def needs(path: str) -> Any:

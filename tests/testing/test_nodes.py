@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,6 +176,13 @@ class Holder:
         self.item = item
 
 
+class Slotted:
+    __slots__ = ("item",)
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+
 class IgnoresLateLoad(Right):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self.is_begun:
@@ -302,6 +311,11 @@ SAME = [
     (Holder([1]), Holder([1])),
     (np.array([None, 1]), np.array([None, 1])),
     (torch.tensor(1, dtype=torch.bfloat16), torch.tensor(1, dtype=torch.bfloat16)),
+    (torch.eye(2).to_sparse(), torch.eye(2).to_sparse()),
+    (torch.ones(2, dtype=torch.cfloat).conj(), torch.ones(2, dtype=torch.cfloat).conj()),
+    (Slotted(1), Slotted(1)),
+    (Path("a"), Path("a")),
+    (len, len),
 ]
 DIFFERENT = [
     (1, True),
@@ -314,6 +328,12 @@ DIFFERENT = [
     (np.float64(1), 1.0),
     (Holder([1]), Holder([2])),
     ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    (torch.eye(2).to_sparse(), 2 * torch.eye(2).to_sparse()),
+    (Slotted(1), Slotted(2)),
+    (Path("a"), Path("b")),
+    (threading.Lock(), threading.Lock()),
+    (iter("a"), iter("b")),
+    (len, abs),
 ]
 
 

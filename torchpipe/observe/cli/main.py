@@ -232,12 +232,10 @@ def _profile(options: argparse.Namespace) -> tuple[int, Any]:
 
 
 def _audit(options: argparse.Namespace) -> tuple[int, Any]:
-    from pathlib import Path
-
+    from torchpipe.observe.views.report import check_target
     from torchpipe.testing.audit import audit
 
-    if options.html is not None:
-        Path(options.html).touch()  # before it takes its time
+    page = None if options.html is None else check_target(options.html)  # before it takes its time
     found = audit(
         options.target,
         identify=options.id,
@@ -250,8 +248,8 @@ def _audit(options: argparse.Namespace) -> tuple[int, Any]:
         unseeded=options.unseeded,
         on_row=lambda row: print(f"{row.verdict:<8} {plain(row.check)}", file=sys.stderr, flush=True),
     )
-    if options.html is not None:
-        Path(options.html).write_text(found.to_html())
+    if page is not None:
+        page.write_text(found.to_html())
     return int(not found.passed), found.to_dict() if options.json else str(found)
 
 

@@ -4,6 +4,7 @@
 """
 
 from torchpipe.testing.audit.checks import audit
+from torchpipe.testing.audit.options import Options
 from torchpipe.testing.audit.report import AuditReport, Row
 
-__all__ = ["AuditReport", "Row", "audit"]
+__all__ = ["AuditReport", "Options", "Row", "audit"]

@@ -13,19 +13,21 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import traceback
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
+from reading_services.processes.parent import signal_at_parents_end
 from torchpipe.named import object_named
 from torchpipe.testing.audit.loaders import Made, Maker
 from torchpipe.testing.audit.orders import Order
-from torchpipe.testing.audit.processes import children_of
+from torchpipe.testing.audit.processes import Family, children_of
 from torchpipe.testing.audit.samples import samples_of
 from torchpipe.testing.compare import digest_of
 
@@ -38,17 +40,34 @@ _PROBED = 3
 _PRELOADED = ("torch.utils.data", "torchpipe.iter", "torchpipe.map", "reading_services")
 
 
-def _serve() -> Order | None:
+def _serve(parent: int, folder: str) -> Order | None:
     """In the process that forks: None at the end. In each forked one: what it has to do."""
+    family = Family.of_this_process()
+
+    def clear_up(*_: object) -> NoReturn:
+        family.end()
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, clear_up)
+    signal_at_parents_end(signal.SIGTERM)
+    if os.getppid() != parent:
+        clear_up()
     for name in _PRELOADED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that no forked process looks at it again, at its end least of all
+    this = os.getpid()
     for line in sys.stdin:
         pid = os.fork()
         if not pid:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal_at_parents_end(signal.SIGKILL)
+            if os.getppid() != this:
+                os._exit(1)
             os.setsid()
             return Order.from_json(line)
+        family.sessions.add(pid)
         print(json.dumps(pid), flush=True)
         _, status = os.waitpid(pid, 0)
         print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
@@ -98,12 +117,14 @@ def _carry_out(order: Order) -> int:
 
 def _run(order: Order, records: _Records) -> None:
     identify = None if order.identify is None else object_named(order.identify)
+    if identify is not None and not callable(identify):
+        raise ValueError(f"{order.identify} is {type(identify).__name__}: name a function of a batch")
     maker = Maker(order.target)
     made = maker.make({"epoch": order.epoch, **order.arguments})
-    told = {"name": made.name, "ours": made.is_ours, "takes": maker.takes, "function": maker.is_function}
-    records.tell("made", told)
+    records.tell("made", {"name": made.name, "ours": made.is_ours, "takes": maker.takes})
     if order.probe:
         records.tell("probed", _probe(made.loader))
+        records.tell("finished", "end")
         return
     if order.load is not None:
         state = torch.load(order.load, weights_only=False)
@@ -134,7 +155,7 @@ class _Loop:
                 return
             epoch += 1 if not expect_empty or not came else 2
             expect_empty = False
-        self.records.tell("ended")
+        self.records.tell("finished", "end")
 
     def _epoch(self, epoch: int, *, silent: bool) -> int | None:
         """How many batches came; None if this was the last one to be taken."""
@@ -156,11 +177,11 @@ class _Loop:
                 self._stop()
                 return None
             if self.count >= order.limit:
-                self.records.tell("limited")
+                self.records.tell("finished", "limit")
                 return None
         if order.save_ends is not None and self.count == order.ends:
             self._save(order.save_ends[1])
-            self.records.tell("saved")
+            self.records.tell("finished", "stop")
             return None
         return came
 
@@ -170,7 +191,7 @@ class _Loop:
     def _stop(self) -> None:
         if self.order.save is not None:
             self._save(self.order.save)
-            self.records.tell("saved")
+        self.records.tell("finished", "stop")
         if self.order.by_kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -179,7 +200,6 @@ class _Loop:
         workers = [process.pid for process in multiprocessing.active_children() if process.pid is not None]
         workers = sorted(workers or children_of(os.getpid()))
         if not workers:
-            self.records.tell("no_worker")
             return
         os.kill(workers[self.count % len(workers)], signal.SIGKILL)
         self.records.tell("killed", self.count)
@@ -216,7 +236,7 @@ def _asked(dataset: Any, index: int) -> Any:
 
 
 if __name__ == "__main__":
-    begun = _serve()
+    begun = _serve(int(sys.argv[1]), sys.argv[2])
     if begun is not None:
         _to_log(begun)
         sys.exit(_carry_out(begun))

@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from torchpipe.testing.audit.orders import Batch
 from torchpipe.testing.audit.samples import Sample
 
-__all__ = ["Difference", "Judgement", "difference"]
+__all__ = ["Difference", "Epochs", "Judgement", "difference", "reached"]
 
 Epochs = Mapping[int, Sequence[Batch]]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What can be asked, since two whole runs agreed in it: the order, the content, which samples they are at all."""
+    """What can be asked, since two whole runs agreed in it: the order, the content, which samples, how many."""
 
     order: bool = True
     content: bool = True
     ids: bool = True
+    number: bool = True
 
 
 @dataclass
@@ -72,11 +73,39 @@ def difference(expected: Epochs, got: Epochs, judged: Judgement | None = None) -
     return found
 
 
+def reached(expected: Epochs, got: Epochs, judged: Judgement) -> dict[int, list[Batch]]:
+    """The part of ``expected`` that a stream which ended early should have given: up to the last sample that came.
+
+    Where the order is not judged, that is what has come of it: nothing counts as lost then.
+    """
+    last = max((epoch for epoch, batches in got.items() if batches), default=-1)
+    part = {epoch: list(batches) for epoch, batches in expected.items() if epoch < last}
+    came = Counter(one.id for batch in got.get(last, ()) for one in batch)
+    if not judged.ids:
+        part[last], left = [], came.total()
+        for batch in expected.get(last, ()):
+            part[last].append(batch[:left])
+            left -= len(part[last][-1])
+        return part
+    ordered = [one for batch in expected.get(last, ()) for one in batch]
+    new = (came - Counter(one.id for one in ordered)).keys() - {one.id for one in ordered}
+    matched = []
+    for place, one in enumerate(ordered):
+        if came[one.id]:
+            came[one.id] -= 1
+            matched.append(place)
+    end = max(matched[-1] + 1 if matched else 0, len(matched) + sum(came[one] for one in new))
+    kept = set(range(end) if judged.order else matched)
+    places = iter(range(len(ordered)))
+    batches = [[one for one in batch if next(places) in kept] for batch in expected.get(last, ())]
+    return {**part, last: [batch for batch in batches if batch]}
+
+
 def _compare(epoch: int, expected: Sequence[Batch], got: Sequence[Batch], judged: Judgement, found: Difference) -> None:
     ours, theirs = [one for batch in expected for one in batch], [one for batch in got for one in batch]
-    if not judged.ids:  # their number is all that is known
-        found.lost += max(0, len(ours) - len(theirs))
-        found.repeated += max(0, len(theirs) - len(ours))
+    if not judged.ids:  # their number is all that is known, if that
+        found.lost += max(0, len(ours) - len(theirs)) if judged.number else 0
+        found.repeated += max(0, len(theirs) - len(ours)) if judged.number else 0
         return
     before = str(found)
     wanted, came = Counter(one.id for one in ours), Counter(one.id for one in theirs)

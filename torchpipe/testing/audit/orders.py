@@ -55,35 +55,41 @@ class Order:
 
 @dataclass
 class RunResult:
-    """What a run said: ``epochs`` has its batches; ``error`` is (type, text, traceback)."""
+    """What a run said: ``epochs`` has its batches; ``error`` is (type, text, traceback).
+
+    ``finished`` says how it came to the end that was asked for: by ``end``, ``stop`` (which saves) or ``limit``; empty
+    if it did not. ``crashed``: its exit code is another than it should be.
+    """
 
     epochs: dict[int, list[Batch]] = field(default_factory=lambda: defaultdict(list))
     made: dict[str, Any] = field(default_factory=dict)
     has_state: bool = False
-    saved: bool = False
+    finished: str = ""
     killed: int = 0
-    no_worker: bool = False
-    ended: bool = False
-    limited: bool = False
     error: tuple[str, str, str] | None = None
     warnings: list[str] = field(default_factory=list)
     probed: list[str] = field(default_factory=list)
     hung_s: float = 0.0
     left: int = 0
-    code: int | None = None
+    code: int = 0
+    crashed: bool = False
     log: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """True if it came to no end, or to a bad one."""
+        return bool(self.hung_s) or self.error is not None or self.crashed or not self.finished
 
     @property
     def count(self) -> int:
         return sum(map(len, self.epochs.values()))
 
-    def read(self, records: Path) -> RunResult:
+    def read(self, records: Path) -> None:
         """Take in what the run wrote, as far as it got."""
         text = records.read_bytes().decode(errors="replace") if records.exists() else ""
         for line in text.splitlines(keepends=True):
             if line.endswith("\n"):  # the last one may be cut off by a SIGKILL
                 self._take(*json.loads(line))
-        return self
 
     def _take(self, what: str, value: Any) -> None:
         if what == "batch":
@@ -95,11 +101,5 @@ class RunResult:
             self.killed += 1
         elif what == "error":
             self.error = tuple(value)
-        elif what in ("warnings", "probed"):
+        else:
             setattr(self, what, value)
-        elif what == "made":
-            self.made = value
-        elif what == "has_state":
-            self.has_state = value
-        elif what in ("saved", "no_worker", "ended", "limited"):
-            setattr(self, what, True)

@@ -1,13 +1,19 @@
-"""Runs in processes of their own: started, watched, and ended with all that they leave. For the auditing process."""
+"""Runs in processes of their own: started, watched, and ended with all that they leave. For the auditing process.
+
+What a run has started is found by its session or its environment (:class:`Family`), also by the process that forks the
+runs, which clears up if the auditing process ends before it could.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,7 +22,7 @@ from typing import Self
 
 from torchpipe.testing.audit.orders import Order, RunResult
 
-__all__ = ["Runner", "children_of"]
+__all__ = ["Family", "Runner", "children_of"]
 
 _GRACE_S = 12.0  # torch's workers look every 5 s whether their parent is there
 _MARK = "TORCHPIPE_AUDIT"
@@ -24,30 +30,68 @@ _PROC = Path("/proc")
 _HELPERS = ("resource_tracker", "forkserver")
 
 
+class Family:
+    """All processes that come of one :class:`Runner`, by the ``mark`` in their environment, and by their sessions."""
+
+    def __init__(self, mark: str) -> None:
+        self.environment = {_MARK: mark}
+        self.sessions: set[int] = set()
+        self._own = {os.getpid()}
+
+    @classmethod
+    def of_this_process(cls) -> Family:
+        return cls(os.environ[_MARK])
+
+    def spare(self, pid: int) -> None:
+        """``pid`` is none of those that are to be ended."""
+        self._own.add(pid)
+
+    def pids(self) -> Iterator[int]:
+        """Those that are there now."""
+        mark = f"{_MARK}={self.environment[_MARK]}".encode()
+        for folder in _PROC.glob("[0-9]*"):
+            pid = int(folder.name)
+            try:
+                state, session = _state_of(pid)
+                member = session in self.sessions or mark in (folder / "environ").read_bytes().split(b"\0")
+            except (OSError, ValueError, IndexError):  # it has ended, or is somebody else's
+                continue
+            if member and state != "Z" and pid not in self._own:
+                yield pid
+
+    def end(self) -> None:
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
 class Runner:
-    """Owner of a process that forks one for each run. For ``with``, which ends all that came of it.
+    """Owner of a ``folder``, and of a process that forks one for each run. For ``with``, which ends all of it.
 
     ``hash_seed``: of Python's sets. Two runners may run at a time; one runs one order after the other. ``grace_s``: how
     long the processes of a run may take to end behind it.
     """
 
     def __init__(self, hash_seed: int, grace_s: float = _GRACE_S) -> None:
+        self._hash_seed = hash_seed
         self._grace_s = grace_s
-        self._mark = f"{_MARK}={uuid.uuid4().hex}"
-        self._environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), _MARK: self._mark.partition("=")[2]}
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
-        self._sessions: set[int] = set()
         self._order: Order | None = None
 
     def __enter__(self) -> Self:
+        self._family = Family(uuid.uuid4().hex)
+        self.folder = tempfile.mkdtemp(prefix="torchpipe-audit-")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "torchpipe.testing.audit.child"],
+            [sys.executable, "-m", "torchpipe.testing.audit.child", str(os.getpid()), self.folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=self._environment,
+            env={**os.environ, "PYTHONHASHSEED": str(self._hash_seed), **self._family.environment},
             start_new_session=True,
         )
+        self._family.spare(self._process.pid)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,7 +101,8 @@ class Runner:
             if stream is not None:
                 stream.close()
         self._process.wait()
-        self._end_left()
+        self._family.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def begin(self, order: Order) -> None:
         assert self._process is not None
@@ -71,7 +116,7 @@ class Runner:
         order = self._order
         assert order is not None
         result, records = RunResult(), Path(order.records)
-        self._sessions.add(self._answer(60.0 + patience_s))
+        self._family.sessions.add(self._answer(60.0 + patience_s))
         seen, since = -1, time.monotonic()
         while (code := self._line(0.05)) is None:
             size = records.stat().st_size if records.exists() else 0
@@ -79,15 +124,17 @@ class Runner:
                 seen, since = size, time.monotonic()
             elif time.monotonic() - since > patience_s:
                 result.hung_s = patience_s
-                self._end_left()
+                self._family.end()
                 code = self._answer(60.0)
                 break
-        result.code = code
         if not result.hung_s:
             result.left = self._wait_none_left()
-        self._end_left()
+        self._family.end()
         result.log = Path(order.log).read_text(errors="replace")[-4000:] if Path(order.log).exists() else ""
-        return result.read(records)
+        result.read(records)
+        killed_itself = order.by_kill and result.finished == "stop"
+        result.code, result.crashed = code, code != (-signal.SIGKILL if killed_itself else 0)
+        return result
 
     def _answer(self, limit_s: float) -> int:
         answer = self._line(limit_s)
@@ -116,31 +163,9 @@ class Runner:
     def _wait_none_left(self) -> int:
         """How many processes of the run are still there after a while."""
         deadline = time.monotonic() + self._grace_s
-        while (left := len(list(self._left()))) and time.monotonic() < deadline:
+        while (left := len(list(self._family.pids()))) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left
-
-    def _left(self) -> Iterator[int]:
-        """The processes that the runs have started, directly or not, and are there: by their session or environment."""
-        own = {os.getpid(), self._process.pid if self._process is not None else 0}
-        for folder in _PROC.glob("[0-9]*"):
-            pid = int(folder.name)
-            try:
-                state, session = _state_of(pid)
-                mine = session in self._sessions or self._mark.encode() in (folder / "environ").read_bytes().split(
-                    b"\0"
-                )
-            except (OSError, ValueError, IndexError):  # it has ended, or is somebody else's
-                continue
-            if mine and state != "Z" and pid not in own:
-                yield pid
-
-    def _end_left(self) -> None:
-        for pid in self._left():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def _state_of(pid: int) -> tuple[str, int]:

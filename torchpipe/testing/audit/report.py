@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
 
-__all__ = ["AuditReport", "Row"]
+__all__ = ["AuditReport", "Row", "Verdict"]
 
 Verdict = Literal["ok", "refused", "FAULT", "-"]
 _COLUMNS = ("lost", "repeated", "reordered", "changed", "hang", "left over")
@@ -17,8 +17,9 @@ _COLUMNS = ("lost", "repeated", "reordered", "changed", "hang", "left over")
 class Row:
     """One check. ``verdict``: ``refused``: the loader raised an error instead of going on; ``-``: was not checked.
 
-    Numbers are of samples (``left_over``: of processes), None where nothing could be counted. ``hang``: it gave nothing
-    for the time limit. ``text``: the error, or what there is to say.
+    Numbers are of samples (``left_over``: of processes), None where nothing could be counted; of a run that ended early
+    they are of the part before. ``hang``: it gave nothing for the time limit. ``text``: the error, or what else is to
+    be said.
     """
 
     check: str

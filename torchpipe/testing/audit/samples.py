@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from torchpipe.testing.compare import digest_of
 
-__all__ = ["Sample", "samples_of"]
+__all__ = ["Sample", "UnidentifiedError", "samples_of"]
 
 IDS = ("id", "ids", "index", "idx", "indices", "key", "__key__", "sample_id")
 """Fields of a sample that are its id, if the user names no function."""
@@ -19,10 +19,17 @@ IDS = ("id", "ids", "index", "idx", "indices", "key", "__key__", "sample_id")
 
 @dataclass(frozen=True)
 class Sample:
-    """``id`` says which sample it is; ``fields`` has a digest of the content, by name (empty: it is not compared)."""
+    """``id`` says which sample it is; ``fields`` has a digest of the content, by name (empty: it is not compared).
+
+    A digest is empty if the field has no content that could be compared.
+    """
 
     id: str
     fields: Mapping[str, str]
+
+
+class UnidentifiedError(Exception):
+    """A batch of which nobody can say which samples are in it."""
 
 
 def samples_of(batch: Any, identify: Callable[[Any], Any] | None = None) -> list[Sample]:
@@ -32,11 +39,18 @@ def samples_of(batch: Any, identify: Callable[[Any], Any] | None = None) -> list
     else is one sample. ``identify(batch)`` gives one id for each sample, or one for the batch; if their number is
     another than that of the samples found, the ids alone are compared. Without it the id is a field named as in
     ``IDS``, or the digest of the content.
+
+    Raises: UnidentifiedError for what ``identify`` raises, or gives that is no id, and for samples without content.
     """
     found = _rows(batch)
     if identify is None:
         return [_identified(fields) for fields in found]
-    ids = _listed(identify(batch))
+    try:
+        ids = _listed(identify(batch))
+    except Exception as error:
+        raise UnidentifiedError(f"the function of the ids: {type(error).__name__}: {error}") from error
+    if found and not ids:
+        raise UnidentifiedError("the function of the ids gives none for a batch that has samples")
     if len(ids) != len(found):
         return [Sample(one, {}) for one in ids]
     return [Sample(one, _digests(fields)) for one, fields in zip(ids, found)]
@@ -47,18 +61,37 @@ def _identified(fields: dict[str, Any]) -> Sample:
     for name in IDS:
         if name in fields and (one := _plain(fields[name])) is not None:
             return Sample(one, digests)
+    if fields and not any(digests.values()):
+        kinds = ", ".join(sorted({type(value).__qualname__ for value in fields.values()}))
+        raise UnidentifiedError(f"a sample is {kinds}, which has no content to be told by: name a function by --id")
     return Sample(next(iter(digests.values())) if len(digests) == 1 else digest_of(digests), digests)
 
 
 def _digests(fields: dict[str, Any]) -> dict[str, str]:
-    return {name: digest_of(value) for name, value in fields.items()}
+    return {name: _digest(value) for name, value in fields.items()}
+
+
+def _digest(value: Any) -> str:
+    try:
+        return digest_of(value)
+    except Exception:  # no content, or none that can be had
+        return ""
 
 
 def _listed(ids: Any) -> list[str]:
     if isinstance(ids, torch.Tensor | np.ndarray):
         ids = ids.tolist()
-    values = list(ids) if isinstance(ids, list | tuple | range) else [ids]
-    return [_plain(value) or digest_of(value) for value in values]
+    if isinstance(ids, set | frozenset):
+        raise TypeError(f"a {type(ids).__name__} has no order: return a list")
+    several = isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping)
+    return [_id(one) for one in (ids if several else [ids])]
+
+
+def _id(value: Any) -> str:
+    if value is None:
+        raise TypeError("None is no id")
+    plain = _plain(value)
+    return digest_of(value) if plain is None else plain
 
 
 def _plain(value: Any) -> str | None:
