@@ -47,7 +47,7 @@ def _serve(parent: int, folder: str) -> Order | None:
     def clear_up(*_: object) -> NoReturn:
         family.end()
         shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)
+        sys.exit(1)
 
     signal.signal(signal.SIGTERM, clear_up)
     signal_at_parents_end(signal.SIGTERM)
@@ -64,7 +64,7 @@ def _serve(parent: int, folder: str) -> Order | None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal_at_parents_end(signal.SIGKILL)
             if os.getppid() != this:
-                os._exit(1)
+                sys.exit(1)
             os.setsid()
             return Order.from_json(line)
         family.sessions.add(pid)
