@@ -44,10 +44,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PIPELINES)}")
     parser.add_argument("--kills", type=int, default=5)
     given = parser.parse_args()
-    file = Path(__file__).with_name("pipelines.py")
     print("| pipeline | loader | cut off 5 times | twice | epoch's end | worker killed | 2 workers, then 4 |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for name in given.names or PIPELINES:
+        file = Path(__file__).with_name("grain_pipelines.py" if name.endswith("grain") else "pipelines.py")
         identify = f"{file}:tokens" if name.startswith("packing") else None
         report = audit(f"{file}:{name}", identify=identify, kills=given.kills, workers=(2, 4))
         print(f"| {PIPELINES[name]} | " + " | ".join(cell(report, check) for check in CHECKS) + " |", flush=True)

@@ -37,7 +37,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -195,19 +194,6 @@ def images_nodes(num_workers: int = 2, epoch: int = 0) -> Any:
     node: Any = SamplerWrapper(sampler, initial_epoch=epoch)
     node = ParallelMapper(node, _Seeded(epoch), num_workers=num_workers, method="process")
     return Loader(Mapper(Batcher(node, 8, drop_last=False), default_collate))
-
-
-def _noisy(index: int, draws: np.random.Generator) -> dict[str, Any]:
-    return {"id": index, "image": np.full((3, 8, 8), float(index)) + draws.random((3, 8, 8))}
-
-
-def images_grain(num_workers: int = 2, epoch: int = 0) -> Any:
-    import grain
-
-    images: Any = grain.MapDataset.source(range(200))  # type: ignore[arg-type]
-    batches = images.seed(epoch).shuffle().random_map(_noisy).batch(8)
-    options = grain.MultiprocessingOptions(num_workers=num_workers)
-    return batches.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).mp_prefetch(options)
 
 
 # --- tar shards, shuffled

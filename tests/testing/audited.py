@@ -78,6 +78,56 @@ def graph(workers: int = 2) -> Any:
     return loader
 
 
+class _Counts:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, item: dict[str, int]) -> dict[str, int]:
+        self.calls += 1
+        return {**item, "calls": self.calls}
+
+
+def timed(item: dict[str, int]) -> dict[str, int]:
+    return {**item, "at": time.time_ns()}
+
+
+def add_in_place(item: Any) -> Any:
+    item["x"] += 1
+    return item
+
+
+class _Shared:
+    """Gives one object again and again."""
+
+    def __init__(self) -> None:
+        self.x = torch.zeros(1)
+
+    def __call__(self, item: dict[str, int]) -> dict[str, Any]:
+        return {**item, "x": self.x}
+
+
+def _graph_of(*functions: Any) -> Any:
+    pipe = IterableWrapper([{"id": n} for n in range(24)])
+    for function in functions:
+        pipe = pipe.map(function)
+    return DataLoader2(pipe.batch(3))
+
+
+def graph_that_counts() -> Any:
+    return _graph_of(twice, _Counts())
+
+
+def graph_with_the_clock() -> Any:
+    return _graph_of(timed)
+
+
+def graph_that_changes() -> Any:
+    pipe = IterableWrapper([{"id": n} for n in range(24)]).map(_Shared()).shuffle(buffer_size=4).map(add_in_place)
+    loader: DataLoader2[Any] = DataLoader2(pipe.batch(3))
+    loader.seed(1)
+    return loader
+
+
 def stateful(num_workers: int = 2) -> Any:
     torch.manual_seed(0)
     return StatefulDataLoader(Plain(), batch_size=3, shuffle=True, num_workers=num_workers)

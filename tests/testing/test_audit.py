@@ -139,6 +139,21 @@ def test_numbers_from_the_clock_are_told(audit: Audit) -> None:
     assert found["cut off 1 time, resumed"].verdict == "ok"
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("graph_that_counts", "Mapper(_Counts), asked twice"), ("graph_with_the_clock", "Mapper(timed), asked twice")],
+)
+def test_a_function_of_a_graph_that_remembers_is_named(audit: Audit, name: str, told: str) -> None:
+    report = audit(name, kills=1, epochs=1)
+    assert rows(report)["one sample, asked for twice"].text.startswith(told), str(report)
+
+
+def test_a_function_that_changes_what_others_hold_is_named(audit: Audit) -> None:
+    report = audit("graph_that_changes", kills=1, epochs=1)
+    assert "strict mode" in faults(report), str(report)
+    assert any("add_in_place in Mapper(add_in_place) has changed" in finding for finding in report.findings)
+
+
 @pytest.mark.nightly
 def test_without_a_seed_the_samples_are_compared_all_the_same(audit: Audit) -> None:
     report = audit("unseeded", kills=1, unseeded=True)

@@ -211,7 +211,7 @@ class _Audit:
     def asked_twice(self) -> None:
         probed = self.run(probe=True)
         if probed.probed:
-            self.row("one sample, asked for twice", [probed], fault=probed.probed[0])
+            self.row("one sample, asked for twice", [probed], fault=probed.probed)
 
     def cut_off(self) -> None:
         """Cut off again and again, each time resumed in a new process, from what the one before it saved."""

@@ -12,29 +12,25 @@ import importlib
 import json
 import multiprocessing
 import os
-import random
 import shutil
 import signal
 import sys
 import traceback
 import warnings
+from types import ModuleType
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 
 from reading_services.processes.parent import signal_at_parents_end
 from torchpipe.named import object_named
 from torchpipe.testing.audit.loaders import Made, Maker
 from torchpipe.testing.audit.orders import Order
+from torchpipe.testing.audit.probes import probe
 from torchpipe.testing.audit.processes import Family, children_of
 from torchpipe.testing.audit.samples import samples_of
-from torchpipe.testing.compare import digest_of
 
 __all__: list[str] = []
-
-_PROBED = 3
-
 
 # What most loaders need: imported once. Nobody needs the names here.
 _PRELOADED = ("torch.utils.data", "torchpipe.iter", "torchpipe.map", "reading_services")
@@ -123,7 +119,7 @@ def _run(order: Order, records: _Records) -> None:
     made = maker.make({"epoch": order.epoch, **order.arguments})
     records.tell("made", {"name": made.name, "ours": made.is_ours, "takes": maker.takes})
     if order.probe:
-        records.tell("probed", _probe(made.loader))
+        records.tell("probed", probe(made.loader))
         records.tell("finished", "end")
         return
     if order.load is not None:
@@ -205,38 +201,9 @@ class _Loop:
         self.records.tell("killed", self.count)
 
 
-def _probe(loader: Any) -> list[str]:
-    """Ask a map-style dataset for a sample again, under the same random states: what it should not tell apart."""
-    dataset = getattr(loader, "dataset", None)
-    if not hasattr(type(dataset), "__getitem__") or not hasattr(type(dataset), "__len__"):
-        return []
-    name = type(dataset).__qualname__
-    found = []
-    for index in range(min(_PROBED, len(dataset))):  # type: ignore[arg-type]
-        first = _asked(dataset, index)
-        before = digest_of(first)
-        second = digest_of(_asked(dataset, index))
-        if digest_of(first) != before:
-            found.append(f"{name}[{index}] gives an object that it changes when it is asked again")
-        elif second != before:
-            found.append(
-                f"{name}[{index}], asked twice under the same random states, gives two different samples: it counts or "
-                "remembers its calls, changes in place what it keeps, or draws from a clock or a generator of its own"
-            )
-        if found:
-            break
-    return found
-
-
-def _asked(dataset: Any, index: int) -> Any:
-    random.seed(0)
-    np.random.seed(0)
-    torch.manual_seed(0)
-    return dataset[index]
-
-
 if __name__ == "__main__":
     begun = _serve(int(sys.argv[1]), sys.argv[2])
     if begun is not None:
+        sys.modules["__main__"] = ModuleType("__main__")  # which processes that are started anew import: not this one
         _to_log(begun)
         sys.exit(_carry_out(begun))

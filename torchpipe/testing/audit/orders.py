@@ -22,7 +22,7 @@ class Order:
     ``stop``: ``break`` behind so many batches, save to ``save``, and end, as a script ends or by SIGKILL (``by_kill``).
     ``save_ends``: two files, for states behind the last of ``ends`` batches, and behind the end of that epoch's loop.
     ``kill``: numbers of batches behind which a worker gets SIGKILL. ``limit``: no more batches than these. Files are
-    absolute paths. ``probe``: no run; one sample of a map-style dataset is asked for twice.
+    absolute paths. ``probe``: no run; the user's objects are asked for one thing twice.
     """
 
     target: str
@@ -68,7 +68,7 @@ class RunResult:
     killed: int = 0
     error: tuple[str, str, str] | None = None
     warnings: list[str] = field(default_factory=list)
-    probed: list[str] = field(default_factory=list)
+    probed: str = ""
     hung_s: float = 0.0
     left: int = 0
     code: int = 0
