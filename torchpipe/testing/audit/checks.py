@@ -174,17 +174,18 @@ class _Audit:
 
     def again(self) -> None:
         """Two whole runs, in processes whose sets have other orders: what of it can be compared at all?"""
+        everything, seeded = Judgement(), not self.options.unseeded
+        self.judged = replace(everything, order=seeded, content=seeded)
         again = self.run(1)
-        found = self.found(again.epochs, again)
-        self.row("a second whole run", [again], found, excused=self.options.unseeded)
+        found = self.found(again.epochs, again, judged=everything)
+        self.row("a second whole run", [again], found, judged=everything, excused=not seeded)
         if again.failed:  # it says nothing of what a good run gives
-            self.judged = replace(self.judged, **dict.fromkeys(("order", "content"), not self.options.unseeded))
             return
         new = not {one.id for one in _samples(again)} <= {one.id for one in _samples(self.whole)}
         ids = not (found.lost or found.repeated or new)
         self.judged = Judgement(
-            order=ids and not found.reordered and not self.options.unseeded,
-            content=not found.changed and not self.options.unseeded,
+            order=seeded and ids and not found.reordered,
+            content=seeded and not found.changed,
             ids=ids,
             number=_numbers(self.whole) == _numbers(again),
         )
