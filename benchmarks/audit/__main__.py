@@ -21,6 +21,7 @@ PIPELINES = {
     "shards_torchpipe": "tar shards | torchpipe `DataLoader2`",
     "shards_webdataset": "tar shards | webdataset `WebLoader`",
     "shards_webdataset_stateful": "tar shards | webdataset in a `StatefulDataLoader`",
+    "shards_webdataset_counted": "tar shards | webdataset in a `StatefulDataLoader`, a dataset that counts its samples",
     "shards_datasets": "tar shards | Hugging Face stream in a `StatefulDataLoader`",
 }
 PACKAGES = ("torch", "torchdata", "datasets", "grain", "webdataset")

@@ -16,14 +16,14 @@ Settings and their sources:
   the state of several workers is loaded. Its packing is ``map(batched=True)``, whose last pack of a batch is shorter.
   Tar shards are read by ``load_dataset("webdataset", streaming=True)``: docs of datasets, "Load", "WebDataset".
 - torchdata.nodes: ``ParallelMapper`` in its default order over a ``SamplerWrapper``, with ``Loader`` around it:
-  torchdata 0.11, torchdata/nodes/README.md and the docstrings; the sampler is torchdata's own, which has a state. No
-  node draws random numbers for its user, so the function seeds by the index, as ``Mapper``'s functions have to.
+  torchdata 0.11, the docstrings of torchdata/nodes, which count epochs up by ``set_epoch`` and keep the epoch in the
+  state. No node draws random numbers for its user, so the function seeds by epoch and index.
 - grain: ``MapDataset.seed().shuffle().random_map()``, whose generator belongs to the index, ``mp_prefetch``; the state
   is the iterator's ``get_state``: docs of grain 0.2.18, "Dataset basics" and "Transformations".
 - webdataset: ``WebDataset(shardshuffle=...).shuffle(...).batched(...)`` in a ``WebLoader``, as its README and issue 350
   say, ``detshuffle`` and a seed for each epoch so that two runs are alike. It has no state, and its author says in
   issue 271 that the user has to keep track. So the same dataset stands in a StatefulDataLoader as well, which reads
-  again up to where it was (torchdata/stateful_dataloader/README.md).
+  again up to where it was (torchdata/stateful_dataloader/README.md), and once more in a dataset whose state counts.
 - torchpipe: the defaults.
 """
 
@@ -34,11 +34,12 @@ import random
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from reading_services import MultiProcessingReadingService
@@ -174,25 +175,32 @@ def images_stateful_with_state(num_workers: int = 2) -> Any:
     return StatefulDataLoader(ImagesWithState(), batch_size=8, shuffle=True, num_workers=num_workers)
 
 
-class _Seeded:
-    """An image with the noise that belongs to its index and epoch."""
+class _Keys(Sampler[int]):
+    """Shuffled indices, each with the epoch in front of its last three digits."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __call__(self, index: int) -> dict[str, Any]:
-        draws = torch.Generator().manual_seed(self.epoch * 1000 + index)
-        return {"id": index, "image": torch.full((3, 8, 8), float(index)) + torch.rand(3, 8, 8, generator=draws)}
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randperm(200, generator=torch.Generator().manual_seed(self.epoch))
+        return (self.epoch * 1000 + index for index in order.tolist())
 
 
-def images_nodes(num_workers: int = 2, epoch: int = 0) -> Any:
+def _seeded(key: int) -> dict[str, Any]:
+    """An image with the noise that belongs to its index and epoch."""
+    index = key % 1000
+    noise = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(key))
+    return {"id": index, "image": torch.full((3, 8, 8), float(index)) + noise}
+
+
+def images_nodes(num_workers: int = 2) -> Any:
     from torch.utils.data import default_collate
     from torchdata.nodes import Batcher, Loader, Mapper, ParallelMapper, SamplerWrapper
-    from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-    sampler = StatefulDistributedSampler(Images(), num_replicas=1, rank=0, shuffle=True)
-    node: Any = SamplerWrapper(sampler, initial_epoch=epoch)
-    node = ParallelMapper(node, _Seeded(epoch), num_workers=num_workers, method="process")
+    node: Any = ParallelMapper(SamplerWrapper(_Keys()), _seeded, num_workers=num_workers, method="process")
     return Loader(Mapper(Batcher(node, 8, drop_last=False), default_collate))
 
 
@@ -247,6 +255,30 @@ def shards_webdataset(num_workers: int = 2, epoch: int = 0) -> Any:
 
 def shards_webdataset_stateful(num_workers: int = 2, epoch: int = 0) -> Any:
     return StatefulDataLoader(_webdataset(epoch), batch_size=8, num_workers=num_workers, collate_fn=_listed)
+
+
+class _Counted(IterableDataset[dict[str, Any]]):
+    """webdataset's samples; the state is how many a worker has given, and they are read again up to there."""
+
+    def __init__(self, epoch: int) -> None:
+        self.samples = _webdataset(epoch)
+        self.given = self.loaded = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.given, self.loaded = self.loaded, 0
+        for sample in islice(self.samples, self.given, None):
+            self.given += 1
+            yield sample
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.loaded = state["given"]
+
+
+def shards_webdataset_counted(num_workers: int = 2, epoch: int = 0) -> Any:
+    return StatefulDataLoader(_Counted(epoch), batch_size=8, num_workers=num_workers, collate_fn=_listed)
 
 
 def shards_datasets(num_workers: int = 2, epoch: int = 0) -> Any:

@@ -79,7 +79,7 @@ def error_of(run: RunResult) -> str:
         return f"{kind}: {short[:297] + '...' if len(short) > 300 else short}"
     last = run.log.strip().splitlines()[-1:] or [""]
     early = "" if run.finished else " before it was at its end"
-    return f"the process ended with code {run.code}{early} {last[0]}".strip()
+    return f"the process ended with code {run.code}{early}" + (f": {last[0]}" if last[0] else "")
 
 
 def count_of(number: int, one: str, many: str = "") -> str:
