@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -23,8 +24,14 @@ from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
 from tests.services.ranks import FixedRank
-from torchpipe import DataLoader, DataLoader2
-from torchpipe.errors import IteratorInvalidated, StateError, StateMismatchError, WorkerDiedError
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService, SnapshotPolicy
+from torchpipe.errors import (
+    IteratorInvalidated,
+    StateError,
+    StateMismatchError,
+    UnsafeStateError,
+    WorkerDiedError,
+)
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.claims import Claims
 from torchpipe.state import merge
@@ -217,7 +224,7 @@ def test_what_is_finished_twice_or_never_given_is_an_error() -> None:
         stream = iter(claims)
         claim = next(stream)
         assert claims.done(tuple(np.asarray(claim.number)))
-        for number in (claim.number, (0, 7), (5, 0, 1)):
+        for number in (claim.number, (0, 7), (5, 0, 1, 0)):
             with pytest.raises(ValueError, match=f"item {number[1]} of epoch {number[0]} is not open"):
                 claims.done(number)
         with pytest.raises(RuntimeError, match="keep_results=True"):
@@ -251,7 +258,7 @@ def test_what_would_lose_open_claims_is_refused() -> None:
         loader.set_epoch(1)
         claims = loader.claims()
         with pytest.raises(
-            RuntimeError, match="3 claims of epoch 0 are open in the loaded state .*epoch 1 would begin without them"
+            RuntimeError, match="3 claims of epoch 0 are open in the state .*epoch 1 would begin without them"
         ):
             iter(claims)
 
@@ -593,7 +600,7 @@ def test_who_waits_for_room_is_woken_by_shutdown_and_by_a_state() -> None:
 
             thread = threading.Thread(target=wait)
             thread.start()
-            while not thread.is_alive() or claims._at_hand is None:
+            while stream.at_hand is None:
                 pass
             loader.shutdown() if action == "shutdown" else loader.load_state_dict(state)
             thread.join(60)
@@ -606,7 +613,7 @@ def test_kept_results_stay_what_they_are_and_are_not_lost_in_silence() -> None:
         claims = loader.claims(keep_results=True)
         next(iter(claims)).done(("text", 0.5))
         state = loader.state_dict()
-        with pytest.raises(RuntimeError, match=r"1 results were not taken, which iter\(loader\) would lose"):
+        with pytest.raises(RuntimeError, match=r"1 result was not taken, which iter\(loader\) would lose"):
             iter(loader)
     with map_style(0) as loader:
         loader.load_state_dict(state)
@@ -658,3 +665,296 @@ def test_a_task_that_fails_ends_the_loop() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(run())
     assert "the engine is gone" in str(caught.value.exceptions[0])
+
+
+# -- one loop owns what it pulls; what was loaded counts for the loops that go on with it ----------------------------
+
+
+def test_an_item_at_hand_is_that_of_its_loop() -> None:
+    with graph(0) as loader:
+        claims = loader.claims(ahead=3, timeout=0.05)
+        stream = iter(claims)
+        held = list(islice(stream, 3))
+        with pytest.raises(TimeoutError):
+            next(stream)  # which has item 3 of epoch 0 at hand
+        state = loader.state_dict()
+        for claim in held:
+            claim.done()
+        following = iter(claims)  # the rest of epoch 0 is given up, as by a break
+        first = next(following)
+        with graph(0) as other:
+            other.set_epoch(1)
+            assert (first.number[:2], first.item) == ((1, 0), next(iter(other)))
+        with pytest.raises(IteratorInvalidated):
+            next(stream)
+    with graph(0) as loader:
+        loader.load_state_dict(state)
+        assert [claim.ordinal for claim in islice(loader.claims(), 5)] == [0, 1, 2, 3, 4]
+
+
+def test_a_resumed_epoch_can_be_gone_through_again() -> None:
+    with graph(0) as loader:
+        claims = loader.claims(ahead=9)
+        for claim in islice(claims, 9):
+            if claim.ordinal != 4:
+                claim.done()
+        state = loader.state_dict()
+    with graph(0) as loader:
+        loader.load_state_dict(state)
+        claims = loader.claims(ahead=ITEMS)
+        for claim in claims:
+            claim.done()
+        loader.set_epoch(0)
+        assert [claim.ordinal for claim in claims] == list(range(ITEMS))
+
+
+@pytest.mark.parametrize("make", [map_style, graph])
+def test_a_state_goes_the_way_that_the_run_goes(make: Make) -> None:
+    """``set_epoch`` between two loops, and behind a break."""
+    with make(0) as loader:
+        claims = loader.claims(ahead=ITEMS)
+        for claim in claims:
+            claim.done()
+        loader.set_epoch(5)
+        state = loader.state_dict()
+        here = [claim.item for claim in claims]
+        for claim in list(claims._open):
+            claims.done(claim)
+        for claim in islice(claims, 4):
+            claim.done()
+        loader.set_epoch(8)
+        later = loader.state_dict()
+    for saved, epoch in ((state, 5), (later, 8)):
+        with make(0) as loader:
+            loader.load_state_dict(saved)
+            claims = loader.claims(ahead=ITEMS)
+            assert claims.epoch == epoch
+            rest = list(claims)
+            assert [claim.number[:2] for claim in rest] == [(epoch, ordinal) for ordinal in range(ITEMS)]
+            if epoch == 5:
+                assert [claim.item for claim in rest] == here
+
+
+def test_a_state_of_a_loop_that_is_left_warns_as_the_loaders_own_does() -> None:
+    with graph(0) as loader:
+        claims = loader.claims(ahead=9)
+        for claim in islice(claims, 3):
+            claim.done()
+        loader.state_dict()
+        with pytest.warns(UserWarning, match="rest of epoch 0; this run begins epoch 1"):
+            next(iter(claims))
+
+
+def test_a_state_that_is_loaded_behind_close_is_that_of_the_next_claims() -> None:
+    with graph(0) as loader:
+        claims = loader.claims(ahead=9)
+        list(islice(claims, 3))
+        state = loader.state_dict()
+        claims.close()
+        loader.load_state_dict(state)
+        assert [claim.ordinal for claim in islice(loader.claims(), 4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("action", ["load", "close"])
+def test_a_thread_that_still_makes_an_item_writes_nothing_into_what_comes_after(action: str) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(item: list[int]) -> list[int]:
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            go_on.wait(60)
+        return item
+
+    def made() -> Any:
+        nodes: Any = IterableWrapper([[number] for number in range(ITEMS)]).map(slow)
+        return DataLoader2(nodes)
+
+    with made() as loader:
+        claims = loader.claims(ahead=9)
+        list(islice(claims, 2))
+        state = loader.state_dict()
+    with made() as loader:
+        claims = loader.claims(ahead=9)
+        stream, errors = iter(claims), []
+        list(islice(stream, 5))
+
+        def pull() -> None:
+            try:
+                next(stream)
+            except IteratorInvalidated as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=pull)
+        thread.start()
+        begun.wait(60)
+        threading.Timer(0.1, go_on.set).start()
+        claims.close() if action == "close" else loader.load_state_dict(state)
+        thread.join(60)
+        if action == "close":
+            assert len(errors) == 1
+            claims = loader.claims(ahead=9)
+            assert claims.stats().open == 0
+        else:
+            assert [claim.ordinal for claim in islice(claims, 4)] == [0, 1, 2, 3]
+
+
+class Unplain:
+    """An item that a state holds as a pickle alone."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.OpaqueStateWarning")
+def test_allow_pickle_holds_for_the_epochs_that_come_later() -> None:
+    def made() -> Any:
+        nodes: Any = IterableWrapper(range(8)).map(Unplain).shuffle(buffer_size=4)
+        policy = partial(SnapshotPolicy, every=1)
+        loader: Any = DataLoader2(nodes, reading_service=InProcessReadingService(policy=policy))
+        loader.seed(3)
+        return loader
+
+    with made() as loader:
+        claims = loader.claims(ahead=20)
+        _, *others = claims
+        for claim in (*others, *islice(claims, 6)):
+            claim.done()
+        state = loader.state_dict()
+    with made() as loader:
+        with pytest.raises(UnsafeStateError):
+            loader.load_state_dict(state)
+        loader.load_state_dict(state, allow_pickle=True)
+        claims = loader.claims(ahead=20)
+        assert [claim.number[:2] for claim in claims] == [(0, 0)]
+        assert [claim.number[:2] for claim in claims] == [(1, ordinal) for ordinal in range(6, 8)]
+
+
+def test_a_result_of_the_run_before_does_not_count_in_the_resumed_one() -> None:
+    with map_style(0) as loader:
+        first = next(iter(loader.claims()))
+        state = loader.state_dict()
+    with map_style(0) as loader:
+        loader.load_state_dict(state)
+        claims = loader.claims()
+        again = next(iter(claims))
+        assert again.number[:2] == first.number[:2]
+        assert not claims.done(first.number)
+        assert not claims.drop(first.number)
+        assert claims.done(again)
+
+
+def test_kept_results_are_copies() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(keep_results=True)
+        result = torch.zeros(2)
+        for claim in islice(claims, 2):
+            claim.done(result)
+            result += 1
+        assert [kept.tolist() for _, (kept,) in claims.take()] == [[0, 0], [1, 1]]
+
+
+def test_a_refused_shutdown_leaves_the_loop_over_claims_alone() -> None:
+    refused = []
+
+    class Interrupting(Counting):
+        def __getitem__(self, index: int) -> list[int]:
+            if index == 3:
+                try:
+                    loader.shutdown()
+                except RuntimeError as error:
+                    refused.append(error)
+            return self.kept[index]
+
+    loader: Any = DataLoader(Interrupting(), None, collate_fn=_same)
+    assert [claim.ordinal for claim in loader.claims(ahead=ITEMS)] == list(range(ITEMS))
+    assert len(refused) == 1
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def test_an_exact_state_of_claims_is_refused_also_before_they_are_made() -> None:
+    with graph(0) as loader:
+        next(iter(loader.claims()))
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+    with graph(0) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(StateError, match="exact=True is for a loop without claims"):
+            loader.state_dict(exact=True)
+
+
+def test_another_thread_that_iterates_ends_the_loop_that_waits() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(ahead=1)
+        stream, errors = iter(claims), []
+        held = next(stream)
+
+        def wait() -> None:
+            try:
+                next(stream)
+            except IteratorInvalidated as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while stream.at_hand is None:
+            pass
+        held.done()
+        thread.join(60)
+        assert errors == []
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while stream.at_hand is None:
+            pass
+        iter(claims)
+        thread.join(60)
+        assert len(errors) == 1
+
+
+def test_an_iterator_that_has_ended_stays_so() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(ahead=ITEMS, max_staleness=0)
+        stream = iter(claims)
+        held = list(stream)
+        claims.advance()
+        assert not held[0].done()
+        assert list(stream) == []
+        assert [claim.ordinal for claim in claims] == [0]
+
+
+def test_a_group_whose_claim_was_dropped_as_stale_may_go_on_to_answer() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(groups=3, max_staleness=0, stale="drop")
+        first = next(iter(claims))
+        assert first.done("in time")
+        claims.advance()
+        assert [first.done(), first.done(), claims.done(first.number)] == [False] * 3
+        assert claims.stats().reasons == {"stale": 1}
+
+
+@pytest.mark.parametrize("number", [(0,), "01", 7, None, (0, 1.5), (0, 1, 2)])
+def test_what_is_no_number_of_a_claim_is_a_type_error(number: Any) -> None:
+    with map_style(0) as loader:
+        claims = loader.claims()
+        for act in (claims.done, claims.drop):
+            with pytest.raises(TypeError, match=r"claim\.number, or by \(epoch, ordinal\)"):
+                act(number)
+
+
+def test_other_batches_have_other_claims() -> None:
+    with DataLoader(list(range(12)), 2) as loader:
+        next(iter(loader.claims()))
+        state = loader.state_dict()
+    with (
+        DataLoader(list(range(12)), 3) as loader,
+        pytest.raises(StateMismatchError, match=r"batch size 2 \(here 3\)"),
+    ):
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(("name", "value"), [("timeout", "3"), ("timeout", -1), ("stale", "now"), ("ahead", 1.5)])
+def test_arguments_out_of_range_are_refused(name: str, value: Any) -> None:
+    with map_style(0) as loader, pytest.raises((TypeError, ValueError), match=name):
+        loader.claims(**{name: value})

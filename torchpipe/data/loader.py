@@ -44,7 +44,7 @@ from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.errors import StateError
 from torchpipe.execution.ranks import Among, RankGroup
-from torchpipe.loader.claims import Claimable
+from torchpipe.loader.claimable import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.describe import describe_bound
@@ -512,21 +512,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._settle()
         keep_start(self)
         state_dict, claimed = self._split_state(state_dict, allow_pickle)
-        position = None
-        if is_stateful_loaders(state_dict) and not self.distributed:
-            position = position_of(state_dict, self)
-        elif state_dict != {}:
-            position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)
-            check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
-            if position.order is None:
-                check_between_epochs(self, position.between_epochs)
-            elif self._ranked is not None:
-                check_ranked(self._ranked, position.order)
-            else:
-                check_order(self._samplers, position.order, position.delivered)
-                check_seeding(self, position.batches)
-            if position.now is not None:
-                self._samplers.check_now(position.now)
+        position = self._read_state(state_dict, allow_pickle)
         self._epochs.beginning.check_outside()
         self._take_up(position)
         self._load_claims(claimed if position is not None else None)
@@ -553,15 +539,35 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         if (division := saved_shards(position.batches if self._is_iterable else None)) is not None:
             keep_division(self, *division)
 
+    def _read_state(self, state: Any, allow_pickle: bool) -> Position | None:
+        """None for ``{}``. Raises: as :meth:`load_state_dict`."""
+        if is_stateful_loaders(state) and not self.distributed:
+            position = position_of(state, self)
+        elif state == {}:
+            return None
+        else:
+            position = read(state, identity_of(self), allow_pickle=allow_pickle)
+            check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
+            if position.order is None:
+                check_between_epochs(self, position.between_epochs)
+            elif self._ranked is not None:
+                check_ranked(self._ranked, position.order)
+            else:
+                check_order(self._samplers, position.order, position.delivered)
+                check_seeding(self, position.batches)
+            if position.now is not None:
+                self._samplers.check_now(position.now)
+        return position
+
     @untraced
     def shutdown(self) -> None:
         """End every process and thread; not inside ``next``. The position stays; ``iter()`` starts anew. Idempotent."""
         if self._pid != os.getpid():
             return
         self._epochs.beginning.check_outside()
-        self._interrupt_claims()
         if (live := self._live) is not None:
             live.supersede()
+        self._interrupt_claims()
         self._end_workers()
         ranks, self._ranks = self._ranks, None
         if ranks is not None:

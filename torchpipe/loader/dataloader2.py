@@ -21,7 +21,7 @@ from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import plan
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
-from torchpipe.loader.claims import Claimable
+from torchpipe.loader.claimable import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
 from torchpipe.loader.run import Run
@@ -314,10 +314,22 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
         """
         self._check_process()
-        service = self.reading_service
         plain, claimed = self._split_state(state_dict, allow_pickle)
-        state = LoaderState.from_dict(
-            plain,
+        state = self._read_state(plain, allow_pickle)
+        self._refuse_inside("closing the loader")
+        try:
+            self._retire()
+        finally:  # what cannot be closed without an error is over all the same
+            self._epochs.load(Loaded(state))
+            self._run.seed = state.seed
+            self._run.saved_num_shards = state.num_shards
+            self._load_claims(claimed)
+
+    def _read_state(self, state: Any, allow_pickle: bool) -> LoaderState:
+        """Raises: as :meth:`load_state_dict`."""
+        service = self.reading_service
+        return LoaderState.from_dict(
+            state,
             self._run.graph_text,
             RankLayout(
                 rank=service.part.number,
@@ -329,14 +341,6 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
             ),
             allow_pickle=allow_pickle,
         )
-        self._refuse_inside("closing the loader")
-        try:
-            self._retire()
-        finally:  # what cannot be closed without an error is over all the same
-            self._epochs.load(Loaded(state))
-            self._run.seed = state.seed
-            self._run.saved_num_shards = state.num_shards
-            self._load_claims(claimed)
 
     @classmethod
     def from_state(

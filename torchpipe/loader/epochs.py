@@ -183,8 +183,8 @@ class Epochs(Generic[P]):
             if self.form is form:  # else it has ended meanwhile, in another thread
                 return position
 
-    def note_saved(self, position: P) -> None:
-        """A state of ``position`` was handed out."""
+    def note_saved(self, position: EpochPosition) -> None:
+        """A state of ``position``, or of an iterator that stands there, was handed out."""
         if isinstance(self.form, Live | Parked):
             self._saved = (position.epoch, position.delivered)
 

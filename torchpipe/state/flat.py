@@ -15,10 +15,21 @@ from typing import Any
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.state.codec import decode, encode
 
-__all__ = ["MAX_ALL_SHARDS", "MAX_SHARDS", "STATE_KEYS", "STATE_VERSION", "FlatState", "damaged", "digest", "shown"]
+__all__ = [
+    "CLAIMS",
+    "MAX_ALL_SHARDS",
+    "MAX_SHARDS",
+    "STATE_KEYS",
+    "STATE_VERSION",
+    "FlatState",
+    "damaged",
+    "digest",
+    "shown",
+]
 
 STATE_VERSION = 2
 STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "rank", "world_size", "payload")
+CLAIMS = "claims"  # a key beside them, of a state with open claims
 MAX_SHARDS = 4096
 """The most shards of a rank. Each has memory of its own when it runs, so a state must not ask for any number."""
 MAX_ALL_SHARDS = 1 << 16
@@ -74,7 +85,7 @@ class FlatState:
     @classmethod
     def read(cls, state: Any, *, allow_pickle: bool = False, keep_opaque: bool = False) -> FlatState:
         """What a flat dict says. Raises: StateError for what is no loader state; StateMismatchError for a version."""
-        if isinstance(state, Mapping) and "claims" in state:
+        if isinstance(state, Mapping) and CLAIMS in state:
             raise StateError(
                 "the state has open claims, which only the loader of the rank that saved it can take up: give it to "
                 "load_state_dict() there, and save each rank's own under a name of its own"

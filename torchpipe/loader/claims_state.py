@@ -1,0 +1,102 @@
+"""What a state says of claims, beside the loader's own part. Runs in the user's process.
+
+The state is the loader's, as it was before an item that is no later than the oldest open claim, and the numbers of the
+open ones. With 10 items given, of which 3 and 7 are open, and the loader's state before item 2: ``first`` (0, 2),
+``following`` (0, 10), ``open`` [(0, 3), (0, 7)]. A resume goes to item 2, passes over 2, gives 3, passes over 4 to 6,
+gives 7, passes over 8 and 9, and goes on. Each epoch that has open claims has a loader's state of its own (``later``),
+since what is drawn between two epochs may fix the order of the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.state.codec import as_text, decode, encode, from_text
+from torchpipe.state.flat import CLAIMS
+
+__all__ = ["Item", "SavedClaims"]
+
+Item: TypeAlias = tuple[int, int]  # (epoch, ordinal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedClaims:
+    """``first``: the item that the loader's state is before; what is before ``following``, and not ``open``, was done.
+
+    ``later``: for later epochs, (item, the loader's state before it). ``ranks``: [rank, ranks, batch size] of the
+    loader. ``allow_pickle``: whether it was so read; it is not saved.
+    """
+
+    first: Item
+    following: Item
+    open: list[Item]
+    later: list[tuple[Item, dict[str, Any]]]
+    version: int
+    counts: dict[str, int]
+    reasons: dict[str, int]
+    results: list[tuple[Item, list[Any]]]
+    ranks: list[int]
+    allow_pickle: bool = False
+
+    def encoded(self) -> bytes:
+        plain = {name: getattr(self, name) for name in _NAMES}
+        pairs = {name: [[list(item), value] for item, value in plain[name]] for name in ("later", "results")}
+        items = {"first": list(self.first), "following": list(self.following), "open": [*map(list, self.open)]}
+        return encode(plain | pairs | items)
+
+    @staticmethod
+    def beside(state: dict[str, Any], payload: bytes) -> dict[str, Any]:
+        """The loader's ``state`` with what ``encoded()`` gave."""
+        return state | {CLAIMS: as_text(payload)}
+
+    @classmethod
+    def read(cls, text: Any, ranks: list[int], allow_pickle: bool) -> SavedClaims:
+        """Raises: StateError for damage, StateMismatchError for another rank's."""
+        saved = decode(from_text(text), allow_pickle=allow_pickle) if isinstance(text, str) else None
+        if not isinstance(saved, dict) or saved.keys() != set(_NAMES) or not _is_sound(saved):
+            raise StateError(f"the claims of the state are damaged: {saved or text!r:.200}. Use an older checkpoint")
+        if saved["ranks"] != ranks:
+            different = [
+                f"{name} {theirs} (here {ours})"
+                for name, theirs, ours in zip(("rank", "number of ranks", "batch size"), saved["ranks"], ranks)
+                if theirs != ours
+            ]
+            raise StateMismatchError(
+                f"the claims of the state belong to another loader: {', '.join(different)}. Claims are counted by rank "
+                "and batch: load on each rank the state that it saved, in a run like the one that saved it"
+            )
+        pairs = {name: [((*item,), value) for item, value in saved[name]] for name in ("later", "results")}
+        items = {"first": (*saved["first"],), "following": (*saved["following"],)}
+        return cls(**saved | pairs | items | {"open": [(*item,) for item in saved["open"]]}, allow_pickle=allow_pickle)
+
+
+_NAMES = tuple(entry.name for entry in fields(SavedClaims) if entry.name != "allow_pickle")
+
+
+def _is_sound(saved: dict[str, Any]) -> bool:
+    pairs = [saved[name] for name in ("later", "results")]
+    return (
+        all(type(saved[name]) is list for name in ("open", "later", "results", "ranks"))
+        and all(type(entry) is list and len(entry) == 2 for part in pairs for entry in part)
+        and all(
+            type(item) is list and len(item) == 2 and all(type(part) is int and part >= 0 for part in item)
+            for item in (
+                saved["first"],
+                saved["following"],
+                *saved["open"],
+                *(item for part in pairs for item, _ in part),
+            )
+        )
+        and saved["first"] <= saved["following"]
+        and all(saved["first"] <= item < saved["following"] for item in saved["open"])
+        and all(type(state) is dict for _, state in saved["later"])
+        and all(type(results) is list for _, results in saved["results"])
+        and type(saved["version"]) is int
+        and saved["version"] >= 0
+        and all(type(saved[name]) is dict for name in ("counts", "reasons"))
+        and saved["counts"].keys() <= {"done", "dropped", "again", "passed"}
+        and all(type(count) is int for name in ("counts", "reasons") for count in saved[name].values())
+        and len(saved["ranks"]) == 3
+    )
