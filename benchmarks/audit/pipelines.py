@@ -14,6 +14,7 @@ Settings and their sources:
   StatefulDataLoader, which saves the dataset's ``state_dict``: docs of datasets, "Stream", "Save a dataset checkpoint
   and resume iteration". ``max_buffer_input_shards=1``: with its default of 10, datasets 5.2.0 raises an IndexError when
   the state of several workers is loaded. Its packing is ``map(batched=True)``, whose last pack of a batch is shorter.
+  A resume fills the shuffle buffer anew: docstring of ``IterableDataset.state_dict``.
   Tar shards are read by ``load_dataset("webdataset", streaming=True)``: docs of datasets, "Load", "WebDataset".
 - torchdata.nodes: ``ParallelMapper`` in its default order over a ``SamplerWrapper``, with ``Loader`` around it:
   torchdata 0.11, the docstrings of torchdata/nodes, which count epochs up by ``set_epoch`` and keep the epoch in the
