@@ -147,7 +147,8 @@ class DistributedReadingService(RankedReadingService):
         self.check_graph(datapipe)
         self._graph_text = describe_graph(datapipe, bound=False)
         self._found = found_files(datapipe)
-        self._connect()
+        if not self._among.absent:
+            self._connect()
         return datapipe
 
     def prepare_iteration(self, start: EpochStart) -> EpochStart:

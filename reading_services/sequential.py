@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from torchpipe.execution.interface import States
+from torchpipe.execution.interface import States, SubstitutesOf
 from torchpipe.execution.preparing import Begin, PreparingReadingService, executable
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.node.iterator import NodeIterator
@@ -128,6 +128,11 @@ class SequentialReadingService(ReadingServiceInterface):
         for service in reversed(self._preparing):
             begin = partial(service.run_iteration, begin=begin)
         return begin(start)
+
+    def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
+        for service in self._preparing:
+            start = service.hosting(start)
+        return self._executing.local_iteration(start, substitutes_of)
 
     def exact_position(self, start: EpochStart) -> dict[str, Any]:
         for service in self._preparing:

@@ -6,20 +6,23 @@ Runs in the user's process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.part import Part
 from torchpipe.graph.length import total_length
+from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
 from torchpipe.stats.service import ServiceFigures
 
-__all__ = ["ReadingServiceInterface", "States"]
+__all__ = ["ReadingServiceInterface", "States", "SubstitutesOf"]
 
 States: TypeAlias = Literal["own", "all"]
+SubstitutesOf: TypeAlias = Callable[[DataPipe], Mapping[int, Callable[[Context], NodeIterator[Any]]]]
 
 
 class ReadingServiceInterface(ABC):
@@ -137,6 +140,14 @@ class ReadingServiceInterface(ABC):
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         """The stream of an epoch, from ``start.state`` on."""
         raise NotImplementedError(f"{type(self).__name__} executes no graph itself: give it to DataLoader2")
+
+    def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
+        """The stream of an epoch from ``start.state`` on, made in this process, whatever the service's own loop does;
+        ranks and devices are not asked. ``substitutes_of``: of the graph, what stands for which nodes.
+
+        Raises: TypeError where that cannot be.
+        """
+        raise TypeError(f"{type(self).__name__} runs no epoch beside its own: which samples it gives is not known")
 
     def exact_position(self, start: EpochStart) -> dict[str, Any]:
         """``start.state`` such that it makes nothing again: with a snapshot of each shard at the very position.

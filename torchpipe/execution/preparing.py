@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
+from torchpipe.execution.interface import SubstitutesOf
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, is_node
@@ -70,6 +71,9 @@ class PreparingReadingService(ReadingServiceInterface):
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         return self.run_iteration(start, self._executing.initialize_iteration)
+
+    def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
+        return self._executing.local_iteration(self.hosting(start), substitutes_of)
 
     def exact_position(self, start: EpochStart) -> dict[str, Any]:
         return self._executing.exact_position(self.hosting(start))

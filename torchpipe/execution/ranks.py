@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Among", "DataRanks", "RankGroup", "Talk", "data_ranks"]
+__all__ = ["Among", "DataRanks", "RankGroup", "Talk", "acting_as", "data_ranks"]
 
 Among: TypeAlias = Union["DeviceMesh", "ProcessGroup"]
 """Who divides data: the ranks of a mesh of one dimension, or of a group."""
@@ -65,6 +65,7 @@ class DataRanks:
     members: tuple[int, ...]
     rank: int
     part: bool
+    absent: bool = False  # True if the others do not run, and this process only says what one of them would have
 
     @property
     def count(self) -> int:
@@ -93,12 +94,29 @@ def _default_store() -> Any:
     return dist.group.WORLD.get_group_store()  # type: ignore[union-attr]
 
 
+_acting: list[DataRanks] = []
+
+
+@contextmanager
+def acting_as(rank: int, ranks: int) -> Iterator[None]:
+    """Loaders that are made meanwhile are those of rank ``rank`` of ``ranks``, without a process group: they can be
+    asked what that rank had (``rows``, ``item_at``), and not be iterated.
+    """
+    _acting.append(DataRanks(tuple(range(ranks)), rank, part=False, absent=True))
+    try:
+        yield
+    finally:
+        _acting.pop()
+
+
 def data_ranks(given: Any, argument: str) -> DataRanks:
     """The ranks that ``given`` names: all (True), those of a DeviceMesh of one dimension, or of a ProcessGroup.
 
     Raises: TypeError for anything else, ValueError for a mesh of several dimensions and for a mesh or group without
     this process, RuntimeError without an initialized process group.
     """
+    if _acting:
+        return _acting[-1]
     if not dist.is_available():
         raise RuntimeError(f"{argument} needs torch.distributed, which this build of torch lacks")
     absent = isinstance(given, int) and given == dist.GroupMember.NON_GROUP_MEMBER
@@ -147,6 +165,8 @@ class RankGroup:
     """
 
     def __init__(self, ranks: DataRanks, timeout_s: float) -> None:
+        if ranks.absent:
+            raise RankError("the other ranks do not run: this loader only says what one of them had")
         self.rank = ranks.rank
         self.world_size = ranks.count
         self._timeout_s = timeout_s

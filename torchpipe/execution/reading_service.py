@@ -20,10 +20,10 @@ from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning,
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
 from torchpipe.execution.exact import made_exact
-from torchpipe.execution.interface import ReadingServiceInterface
+from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
-from torchpipe.execution.provider import ShardPosition, ShardProvider
+from torchpipe.execution.provider import ShardPosition, ShardProvider, StartShards
 from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.execution.turns import TurnsIterator
@@ -36,7 +36,7 @@ from torchpipe.graph.rows import read_by_every_shard
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.announce import warn_user
-from torchpipe.node.context import Context, Host
+from torchpipe.node.context import Context, Host, Trace
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of
 from torchpipe.node.validate import check_count
@@ -145,13 +145,24 @@ class ShardedReadingService(ReadingServiceInterface):
         return self._num_shards
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        self._measured().begin_epoch()
+        trace = self._measured().trace_main() if self.measuring and self.plan.main_nodes else None
+        return self._stream(start, self._main_root(self.plan.root), partial(self._start_shards, start), trace)
+
+    def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
+        graphs = ShardGraphs(self._graphs.branches, self._init_fn, self._reset_fn)
+        begin = partial(self._start_local_shards, start, graphs=graphs, substitutes_of=substitutes_of)
+        root = self.plan.root
+        while root not in self.plan.cuts and not traits_of(root).alters_stream:  # it moves items, to a device say
+            (root,) = inputs_of(root)
+        return self._stream(start, root, partial(begin, manage_random=self._manages_random()))
+
+    def _stream(
+        self, start: EpochStart, root: DataPipe, begin: StartShards, trace: Trace | None = None
+    ) -> NodeIterator[Any]:
         plan = self.plan
         plan.check_num_shards(start.num_shards, start.world_size)
-        root = self._main_root(plan.root)
-        merges = Merges(partial(self._start_shards, start), len(plan.cuts))
-
-        self._measured().begin_epoch()
-        trace = self._measured().trace_main() if self.measuring and plan.main_nodes else None
+        merges = Merges(begin, len(plan.cuts))
 
         def merge(branch: int, context: Context) -> NodeIterator[Any]:
             made = _kind_of_merge(start)(plan.cuts[branch], context, start, merges, branch)
@@ -211,10 +222,16 @@ class ShardedReadingService(ReadingServiceInterface):
         """Begin to produce the given shards."""
 
     def _start_local_shards(
-        self, start: EpochStart, positions: list[ShardPosition], *, manage_random: bool = True
+        self,
+        start: EpochStart,
+        positions: list[ShardPosition],
+        *,
+        manage_random: bool = True,
+        graphs: ShardGraphs | None = None,
+        substitutes_of: SubstitutesOf | None = None,
     ) -> ShardProvider:
-        """Produce the shards in this process."""
-        plan, source, measured = self.plan, None, self._measured()
+        """Produce the shards in this process. ``graphs``: for an epoch beside the service's own."""
+        plan, source, measured, own = self.plan, None, self._measured(), graphs is None
         if plan.dispatch is not None and positions:
             snapshots = {item.shard: item.cursor.snapshot for item in positions if item.branch == plan.dispatch_branch}
             source = DispatchSource.open(
@@ -223,25 +240,27 @@ class ShardedReadingService(ReadingServiceInterface):
                 dispatch_start(snapshots, start.num_shards),
                 policy=self._policy,
                 manage_random=manage_random,
-                trace=measured.trace_shard(dispatching=True) if self.measuring else None,
-                on_left_out=partial(self._tell_left_out, None),
+                trace=measured.trace_shard(dispatching=True) if self.measuring and own else None,
+                on_left_out=partial(self._tell_left_out, None) if own else None,
             )
-            if source.producer is not None:
+            if source.producer is not None and own:
                 measured.follow(source.producer, dispatching=True)
 
         def shard(spec: ShardSpec, branch: int) -> Shard:
             made = Shard(
-                self._graphs.of(spec),
+                (graphs or self._graphs).of(spec),
                 spec,
                 branch=branch,
                 reset_fn=self._reset_fn,
                 policy=self._policy,
                 manage_random=manage_random,
                 supply=source,
-                trace=measured.trace_shard() if self.measuring else None,
-                on_left_out=partial(self._tell_left_out, spec.shard),
+                trace=measured.trace_shard() if self.measuring and own else None,
+                on_left_out=partial(self._tell_left_out, spec.shard) if own else None,
+                substitutes_of=substitutes_of,
             )
-            measured.follow(made)
+            if own:
+                measured.follow(made)
             return made
 
         return LocalShards(shard, start, positions, source, *self._local_chunk)

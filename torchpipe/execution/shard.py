@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from inspect import isroutine
 from itertools import islice
@@ -24,7 +24,7 @@ from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass
 from torchpipe.node.course import Course, has_course
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
-from torchpipe.node.iterator import refusing_misfits
+from torchpipe.node.iterator import NodeIterator, refusing_misfits
 from torchpipe.node.traits import (
     DataPipe,
     goes_on,
@@ -95,6 +95,7 @@ class Shard:
     With ``manage_random`` the shard has its own global random states; whoever calls :meth:`start`, :meth:`produce` or
     :meth:`close` does so :meth:`within` it. Not thread-safe. ``passing``: what :meth:`produce` lets through at
     once, such as Ctrl-C in the user's process; in others, only the user's function can have raised that.
+    ``substitutes_of``: of the graph that is run, what stands for which of its nodes.
     """
 
     graphs: tuple[DataPipe, ...]
@@ -112,6 +113,7 @@ class Shard:
     on_left_out: Callable[[LeftOut], None] | None = None
     on_again: Callable[[], None] | None = None
     passing: tuple[type[BaseException], ...] = (BaseException,)
+    substitutes_of: Callable[[DataPipe], Mapping[int, Callable[[Context], NodeIterator[Any]]]] | None = None
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -162,6 +164,7 @@ class Shard:
             *self.graphs[self.branch + 1 :],
             **spec.in_context,
             section=self.section,
+            substitutes={} if self.substitutes_of is None else self.substitutes_of(graph),
             shared=SharedByPass(assumed=assumed, course=Course(not self.section and has_course(graph))),
             host=Host(
                 encodes=True,

@@ -25,6 +25,13 @@ def check_keys(name: str, datapipe: object, indices: object) -> None:
         raise TypeError(f"indices must be a list of keys, got {indices!r} of type {type(indices).__name__}")
 
 
+class _Keys:
+    """At each key, the key."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return key
+
+
 class KeysIterator(NodeIterator[T]):
     """Reads ``data`` at ``keys``, which are called for once, when the pass begins. State: one integer.
 
@@ -57,6 +64,9 @@ class KeysIterator(NodeIterator[T]):
 
     def _holds(self, value: Any) -> bool:
         return type(value) is int and 0 <= value < self._length
+
+    def give_keys(self) -> None:
+        self._data = _Keys()
 
     def _reader(self) -> Callable[[Any], Any]:
         if self._held is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,9 @@ from torchpipe.loader.iterator import DataLoader2Iterator, Pass
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, RankLayout, state_of_all
+from torchpipe.loader.steps import AskedSteps, Rows
 from torchpipe.loader.untraced import untraced
+from torchpipe.loader.walking import item_at, rows_of
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.observe.views.viewable import Viewable, watched
@@ -205,6 +207,32 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         self._retire()
         self._epochs.load(Loaded(position))
         return passed
+
+    def rows(self, steps: AskedSteps = None, *, keep: Sequence[str] = (), epoch: int | None = None) -> Rows:
+        """Which samples the items of ``steps`` have, computed: the loader stays where it is, no rank is asked.
+
+        Steps are items of this rank, and count from 0 at the beginning of the epoch: by default that of
+        :meth:`state_dict`, or any other one. A row is what a source gives for a sample (a path, a record), or its index
+        where the source is read by index; of dicts, the fields of ``keep``, or those that are named ``id``, ``index``,
+        ``key``, ``path`` and the like. What functions make one item of one (``map``, ``collate``) is then not made.
+        Where code of the user's decides which items come (``filter``), or nodes behind the workers do, all is made in
+        this process, and thrown away: :attr:`Rows.makes <torchpipe.loader.steps.Rows>` says so before it begins.
+
+        Raises: TypeError or ValueError for steps that are no counts; LookupError for a field that is not there.
+        """
+        self._check_process()
+        return rows_of(self._run, self._position_now(), steps, list(keep), epoch)
+
+    def item_at(self, step: int, *, epoch: int | None = None) -> T_co:
+        """The item that is, or was, number ``step`` of the epoch, made again in this process, to the bit; on no device.
+
+        Items between :meth:`state_dict`'s position, or the start of the epoch, and this one are made as well. The
+        loader stays where it is, and no rank is asked. Raises: IndexError where the epoch has no such step; what making
+        items raises.
+        """
+        self._check_process()
+        item: T_co = item_at(self._run, self._position_now(), check_count("step", step, at_least=0), epoch)
+        return item
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""

@@ -349,6 +349,9 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         """
         raise NotImplementedError(f"{type(self).__name__} does not yield positions")
 
+    def give_keys(self) -> None:
+        """Yield the keys, or indices, of items in their place, where a source has any. Called before anything else."""
+
     @property
     def source(self) -> NodeIterator[Any]:
         """The iterator of the first input."""

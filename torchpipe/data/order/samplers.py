@@ -146,6 +146,17 @@ class Samplers:
         self.start: dict[str, Any] | None = None  # what there was to save before the first epoch
         self.dataset: Kept | None = None  # an iterable one that is read in this process, as it was then
 
+    def copied(self) -> Samplers:
+        """The same with samplers and generators of their own. Raises: TypeError for a sampler that cannot be copied."""
+        held = [value for part in self.parts for name, value in _attributes(part) if name in _DATA]
+        try:
+            return copy.deepcopy(self, {id(value): value for value in held})
+        except Exception as error:
+            raise TypeError(
+                f"{type(self.sampler).__name__} cannot be copied ({error!r:.200}), and asking it for batches would "
+                "change what the loader gives next: ask a loader of its own, made anew, with the state loaded"
+            ) from error
+
     def _kept(self, part: Any) -> Kept | None:
         if isinstance(part, _CONSTANT):
             return None

@@ -20,7 +20,7 @@ from torchpipe.compat.torch_private import gives_batches
 from torchpipe.data.order.samplers import MOST_SEED
 from torchpipe.data.order.sampling import Order, OrderState
 from torchpipe.data.ranks.graph import group_of
-from torchpipe.errors import RankError, StateMismatchError
+from torchpipe.errors import RankError, StateError, StateMismatchError
 from torchpipe.execution.ranks import Among, DataRanks, Talk, data_ranks
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.node.validate import check_choice
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
     from torchpipe.data.position import Position
 
-__all__ = ["RankedSampler", "Uneven", "begin_ranked", "check_ranked", "ranked_sampler"]
+__all__ = ["RankedSampler", "Uneven", "begin_ranked", "check_ranked", "order_at", "ranked_sampler"]
 
 Uneven: TypeAlias = Literal["drop", "pad", "raise"]
 
@@ -227,7 +227,9 @@ class _RankedOrder(Order):
 
     may_run_ahead = True
 
-    def __init__(self, sampler: RankedSampler, seed: int, batched: bool, number: int, before: int) -> None:
+    def __init__(
+        self, sampler: RankedSampler, seed: int, batched: bool, number: int, before: int, epoch: int | None = None
+    ) -> None:
         super().__init__()
         self.number = self._first = number
         self.base_seed = derive_seed(seed, _BATCHES) >> 1
@@ -236,7 +238,7 @@ class _RankedOrder(Order):
         self._seed = seed
         self._batched = batched
         self._indices: Any = None  # once the first batch is asked for
-        self._epoch = sampler.epoch
+        self._epoch = sampler.epoch if epoch is None else epoch
 
     def _next(self) -> Any:
         step = self.number - self._first
@@ -314,6 +316,25 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             'last ones, "pad" to let ranks repeat one, or another batch_size'
         )
     return _RankedOrder(sampler, seed, gives_batches(loader), 0 if saved is None else saved.delivered, before)
+
+
+def order_at(loader: DataLoader[Any], position: Position, epoch: int, first: int) -> Order:
+    """The order of ``epoch`` before batch ``first`` or an earlier one; other ranks are not asked.
+
+    Raises: StateError for batches before a position that other ranks, or batches of another size, have led to.
+    """
+    sampler: RankedSampler = loader.sampler  # type: ignore[assignment]
+    saved = position.order if position.epoch == epoch else None
+    seed = sampler.foretell() if position.order is None else position.order["seed"]
+    number, before = (0, 0) if saved is None else (position.delivered, saved["samples"])
+    if first < number:
+        if sampler.share().after(number) != before:
+            raise StateError(
+                f"the {number} batches before this position had {before} samples, and batches of {sampler.batch_size} "
+                f"on {sampler.num_replicas} ranks have others: ask with batch_size and ranks as they were then"
+            )
+        number = before = 0
+    return _RankedOrder(sampler, seed, gives_batches(loader), number, before, epoch)
 
 
 def _check_equal(name: str, values: dict[int, Any]) -> None:

@@ -171,6 +171,10 @@ class _SequenceIterator(NodeIterator[T]):
     def leave_out(self) -> bool:
         return True
 
+    def give_keys(self) -> None:
+        if not isinstance(self.node.iterable, (*_LISTED, tuple)):  # whose items are at hand
+            self._held = range(len(self.node))
+
     def _items(self) -> Any:
         if self._held is None:
             items: Any = self.node.iterable

@@ -153,12 +153,56 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("second")
     diff.set_defaults(run=_diff)
 
+    _add_steps(commands, common)
+
     doctor = commands.add_parser(
         "doctor", parents=[common], help="what will go wrong on this machine, and how to mend it"
     )
     doctor.add_argument("--quick", action="store_true", help="do not start processes to see whether they start")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _add_steps(commands: Any, common: argparse.ArgumentParser) -> None:
+    at_step = _Parser(add_help=False, parents=[common])
+    at_step.add_argument("file", metavar="CHECKPOINT", help="as for state show")
+    at_step.add_argument(
+        "target", metavar="FILE.py:FUNCTION", help="what makes the loader; it may take rank and world_size"
+    )
+    at_step.add_argument("--rank", type=_count, metavar="R", help="whose batches (default: that of the state, or 0)")
+    at_step.add_argument(
+        "--world-size", type=_count, metavar="N", help="how many ranks there were (default: as the state says, or 1)"
+    )
+    at_step.add_argument("--epoch", type=_count, metavar="E", help="of which epoch (default: that of the state)")
+    at_step.add_argument("--allow-pickle", action="store_true", help="load a state whose items only pickle can rebuild")
+    rows = commands.add_parser(
+        "rows",
+        parents=[at_step],
+        help="which samples were in which steps, computed from a checkpoint",
+        description="Says which samples the steps of an epoch have, without a log of the run: a step is a batch of one "
+        "rank, and counts from 0 at the beginning of the epoch.",
+        epilog="Exit code: 0; 1: --find has found nothing; 2: a mistake.",
+    )
+    rows.add_argument("--steps", type=_steps, metavar="FIRST:END", help="these steps, END left out; or one, 1207")
+    rows.add_argument("--find", metavar="ID", help="in which step (of --steps, or of the epoch) this sample is")
+    rows.add_argument(
+        "--keep", metavar="FIELD,...", help="the fields that say which sample it is (default: id and such)"
+    )
+    rows.set_defaults(run=_rows)
+    batch = commands.add_parser(
+        "batch", parents=[at_step], help="the batch that a rank had in a step, made again and saved"
+    )
+    batch.add_argument("--step", type=_count, required=True, metavar="N", help="counts from 0 in the epoch")
+    batch.add_argument("-o", "--output", required=True, metavar="FILE.pt", help="where torch.save puts it")
+    batch.set_defaults(run=_batch)
+
+
+def _steps(text: str) -> range:
+    """``1200:1210`` (without 1210) or ``1207``."""
+    first, colon, last = text.partition(":")
+    if not (first.isdecimal() and (last.isdecimal() or not colon)):
+        raise argparse.ArgumentTypeError(f"{text!r} should be a step, or FIRST:END such as 1200:1210, without END")
+    return range(int(first), int(last) if colon else int(first) + 1)
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -286,6 +330,18 @@ def _diff(options: argparse.Namespace) -> tuple[int, Any]:
         return int(bool(found)), found
     lines = [f"{item['where']}: {item['first']} -> {item['second']}" for item in found]
     return int(bool(found)), "\n".join(lines) or "no difference"
+
+
+def _rows(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.observe.cli.steps import rows
+
+    return rows(options)
+
+
+def _batch(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.observe.cli.steps import batch
+
+    return batch(options)
 
 
 def _doctor(options: argparse.Namespace) -> tuple[int, Any]:

@@ -1,0 +1,110 @@
+"""``DataLoader.rows`` and ``item_at``: any sampler is asked beside the loop, and only what is asked for is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.data.datasets import LENGTH, Augmented, Lines, Numbers, StatefulNumbers
+from tests.data.test_L2_exact_resume import NAMES, seeded_loader
+from tests.data.test_skip import CountingReads
+from tests.exact import exact
+from torchpipe import DataLoader
+from torchpipe.errors import StateError
+
+SAMPLED = [name for name in NAMES if name != "iterable"]
+
+
+def indices(batch: Any) -> list[int]:
+    return batch[0].tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_every_step_from_every_position_and_nothing_moves(name: str, epoch: int) -> None:
+    make = seeded_loader(name)
+    whole = make()
+    runs = [list(whole) for _ in range(epoch + 1)]
+    expected = [(step, indices(batch)) for step, batch in enumerate(runs[epoch])]
+    for stop in (0, 1, 3, len(expected)):
+        loader = make()
+        for _ in range(epoch):
+            list(loader)
+        stream = iter(loader)
+        taken = [next(stream) for _ in range(stop)]
+        state = exact(loader.state_dict())
+        present = exact(torch.get_rng_state())
+        backwards = name not in ("stateful sampler", "stateful batch sampler")
+        if backwards:
+            assert [tuple(row) for row in loader.rows()] == expected
+        elif stop:
+            with pytest.raises(StateError, match="state of its own"):
+                loader.rows([0])
+        assert [tuple(row) for row in loader.rows(range(stop, stop + 2))] == expected[stop : stop + 2]
+        if name != "stateful dataset":
+            for step in {0, stop, len(expected) - 1} if backwards else {*range(stop, len(expected))}:
+                if step < len(expected):
+                    assert exact(loader.item_at(step)) == exact(runs[epoch][step])
+        assert exact(loader.state_dict()) == state
+        assert exact(torch.get_rng_state()) == present
+        assert [exact(batch) for batch in [*taken, *stream]] == [exact(batch) for batch in runs[epoch]]
+
+
+def test_before_the_first_epoch_the_default_generator_is_asked_and_stays() -> None:
+    torch.manual_seed(3)
+    loader: DataLoader[Any] = DataLoader(Augmented(LENGTH), 4, shuffle=True)
+    found, first = [row.rows for row in loader.rows()], loader.item_at(0)
+    batches = list(loader)
+    assert found == [indices(batch) for batch in batches]
+    assert exact(first) == exact(batches[0])
+
+
+def test_nothing_is_read_for_rows_and_one_batch_for_a_batch() -> None:
+    data = CountingReads(1000)
+    loader: DataLoader[Any] = DataLoader(data, 10, shuffle=True)
+    rows = next(loader.rows([70])).rows
+    assert data._read == []
+    assert loader.item_at(70).tolist() == rows
+    assert data._read == rows
+
+
+def test_samples_that_are_no_batches_and_states_that_are_loaded() -> None:
+    loader: DataLoader[Any] = DataLoader(Numbers(9), batch_size=None, shuffle=True)
+    stream = iter(loader)
+    taken = [next(stream), next(stream)]
+    state = loader.state_dict()
+    taken += list(stream)
+    other: DataLoader[Any] = DataLoader(Numbers(9), batch_size=None, shuffle=True)
+    other.load_state_dict(state)
+    assert [row.rows for row in other.rows()] == [[index] for index in taken]
+    assert other.item_at(1) == taken[1]
+    assert list(other) == taken[2:]
+
+
+def test_what_cannot_be_told_is_refused() -> None:
+    loader: DataLoader[Any] = DataLoader(Lines(9), 2)
+    with pytest.raises(TypeError, match="iterable"):
+        loader.rows([1])
+    stateful: DataLoader[Any] = DataLoader(StatefulNumbers(9), 2)
+    with pytest.raises(TypeError, match="depends on those before"):
+        stateful.item_at(1)
+    plain: DataLoader[Any] = DataLoader(Numbers(9), 2)
+    with pytest.raises(ValueError, match="keep"):
+        plain.rows(keep=["id"])
+    with pytest.raises(StateError, match="epoch 4"):
+        plain.rows(epoch=4)
+    with pytest.raises(IndexError, match="no step 5"):
+        plain.item_at(5)
+    uncopied: DataLoader[Any] = DataLoader(Numbers(9), 2, sampler=Uncopied())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="cannot be copied"):
+        uncopied.rows()
+
+
+class Uncopied:
+    def __iter__(self) -> Any:
+        return iter(range(9))
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("there is but one")

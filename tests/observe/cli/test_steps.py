@@ -1,0 +1,122 @@
+"""``torchpipe rows`` and ``torchpipe batch`` against what real ranks with worker processes were handed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.exact import exact
+from tests.observe.cli.step_loaders import NAMES, STATE_AT, STEPS
+from torchpipe.observe.cli.main import main
+from torchpipe.state import merge
+
+LOADERS = "tests.observe.cli.step_loaders"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ran")
+    command = [sys.executable, "-m", LOADERS]
+    ranks = [subprocess.Popen([*command, str(rank), "2", str(folder)]) for rank in range(2)]
+    try:
+        assert [process.wait(120) for process in ranks] == [0, 0]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    return folder
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as error:  # of argparse
+        code = int(error.code or 0)
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+def ids(batch: Any) -> list[Any]:
+    return (
+        batch[0][:, 0].tolist()
+        if isinstance(batch, list) and isinstance(batch[0], torch.Tensor)
+        else [sample["id"] for sample in batch]
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_is_what_the_rank_got_to_the_bit_and_rows_are_its_samples(
+    name: str, rank: int, ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = torch.load(ran / f"{name}.{rank}.taken", weights_only=False)["taken"]
+    state, file = ran / f"{name}.{rank}.pt", tmp_path / "batch.pt"
+    of_rank = ["--rank", rank, "--world-size", 2]
+    for step in (0, STATE_AT - 1, STATE_AT, STEPS - 1):
+        code, _, err = call(capsys, "batch", state, f"{LOADERS}:{name}", "--step", step, "-o", file, *of_rank)
+        assert (code, err) == (0, "")
+        assert exact(torch.load(file, weights_only=False)) == exact(taken[step])
+    keep = [] if name in ("dealt", "sampled") else ["--keep", "id"]
+    command = ["rows", state, f"{LOADERS}:{name}", *of_rank, *keep]
+    for steps in (range(STEPS), range(STATE_AT, STEPS), range(2, 3)):
+        code, out, err = call(capsys, *command, "--steps", f"{steps.start}:{steps.stop}", "--json")
+        assert code == 0
+        assert json.loads(out) == [{"step": step, "rows": ids(taken[step])} for step in steps]
+        assert ("throws them away" in err) == (name == "filtered")
+    code, out, _ = call(capsys, *command, "--find", ids(taken[6])[2], "--steps", f"0:{STEPS}")
+    assert (code, out) == (0, "step 6, row 2\n")
+    code, out, _ = call(capsys, *command, "--find", "nothing such", "--steps", "0:3")
+    assert (code, out) == (1, "nothing such is in none of these steps\n")
+
+
+def test_states_of_all_ranks_side_by_side_or_joined(
+    ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = [torch.load(ran / f"filtered.{rank}.pt", weights_only=True)["loader"] for rank in range(2)]
+    both, joined = tmp_path / "both.pt", tmp_path / "joined.pt"
+    torch.save({f"rank {rank}": state for rank, state in enumerate(states)}, both)
+    torch.save(merge(states), joined)
+    taken = torch.load(ran / "filtered.1.taken", weights_only=False)["taken"]
+    for file in (both, joined):
+        options = ["--steps", "5", "--rank", 1, "--world-size", 2, "--json"]
+        _, out, _ = call(capsys, "rows", file, f"{LOADERS}:filtered", *options, "--keep", "id,url")
+        rows = [{"id": name, "url": "u"} for name in ids(taken[5])]
+        assert json.loads(out) == [{"step": 5, "rows": rows}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--steps", "1:x"), "should be a step"),
+        ((), "say which steps"),
+        (("--steps", "1", "--rank", "4"), "--world-size"),
+        (("--steps", "1", "--rank", "1", "--world-size", "2", "--keep", "no"), "no field 'no'"),
+        (("--steps", "1", "--rank", "0", "--world-size", "2"), "rank 1 of 2"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: tuple[str, ...], says: str, ran: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call(capsys, "rows", ran / "graph.1.pt", f"{LOADERS}:graph", *arguments)
+    assert code == 2
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_step_that_is_not_there(ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("graph", "sampled"):
+        state = ran / f"{name}.0.pt"
+        options = ["--rank", 0, "--world-size", 2]
+        _, out, _ = call(capsys, "rows", state, f"{LOADERS}:{name}", "--steps", "5000", *options)
+        assert out == "the epoch has none of these steps\n"
+        code, _, err = call(
+            capsys, "batch", state, f"{LOADERS}:{name}", "--step", 5000, "-o", tmp_path / "b.pt", *options
+        )
+        assert code == 2
+        assert "no step 5000" in err

@@ -1,0 +1,123 @@
+"""Going to a step of an epoch by its order alone, beside the loader's own loop: for ``rows`` and ``item_at``.
+
+Runs in the user's process. Samplers are copied, and draw from copies of the process's random states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torchpipe.compat.torch_private import gives_batches
+from torchpipe.data.fetch import Fetch, make_worker_info, set_worker_info
+from torchpipe.data.order.samplers import Samplers
+from torchpipe.data.order.sampling import Order, OrderState, begin_order
+from torchpipe.data.position import Position
+from torchpipe.data.ranks.batches import order_at
+from torchpipe.errors import StateError
+from torchpipe.loader.epochs import Fresh
+from torchpipe.loader.steps import AskedSteps, Rows, wanted_steps
+from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, RandomStates
+
+if TYPE_CHECKING:
+    from torchpipe.data.loader import DataLoader
+
+__all__ = ["item_at", "rows_of"]
+
+
+def rows_of(loader: DataLoader[Any], position: Position, steps: AskedSteps, epoch: int | None) -> Rows:
+    """The indices of the samples of ``steps``."""
+    wanted = wanted_steps(steps)
+    random = GlobalRandom.at(RandomStates.now())
+    first = 0 if wanted is None else wanted[0] if len(wanted) else 0
+    order = random.within(partial(_order, loader, position, epoch, first))
+    batched = gives_batches(loader)
+    return Rows(
+        wanted,
+        order.number,
+        lambda _: _each(order, random),
+        lambda indices: list(indices) if batched else [indices],
+    )
+
+
+def item_at(loader: DataLoader[Any], position: Position, step: int, epoch: int | None) -> Any:
+    """The batch of ``step``. Raises: IndexError if the epoch has none; what making it raises."""
+    random = GlobalRandom.at(RandomStates.now())
+    order = random.within(partial(_order, loader, position, epoch, step))
+    for indices in _each(order, random):
+        if order.number == step + 1:
+            make = partial(_made, loader, order, position.epoch if epoch is None else epoch, step, indices)
+            return random.within(make)
+    raise IndexError(f"this epoch has no step {step} on this rank: it ends before step {order.number}")
+
+
+def _made(loader: DataLoader[Any], order: Order, epoch: int, step: int, indices: Any) -> Any:
+    """As the worker makes it whose turn it is."""
+    fetch = Fetch(loader._plain_dataset(), gives_batches(loader), loader.collate_fn)
+    outside = None
+    if loader.num_workers:
+        worker = step % loader.num_workers
+        seed = order.base_seed + worker
+        outside = set_worker_info(make_worker_info(worker, loader.num_workers, seed, fetch.dataset))
+        if loader.worker_init_fn is not None:
+            loader.worker_init_fn(worker)
+    try:
+        return BatchRandom().within(order.base_seed, epoch, order.key(step), partial(fetch, indices))
+    except Exception as error:
+        fetch.explain(error, step, indices)
+        raise
+    finally:
+        if loader.num_workers:
+            set_worker_info(outside)
+
+
+def _each(order: Order, random: GlobalRandom) -> Iterator[Any]:
+    while True:
+        try:
+            indices = random.within(order.__next__)
+        except StopIteration:
+            return
+        yield indices
+
+
+def _order(loader: DataLoader[Any], position: Position, epoch: int | None, first: int) -> Order:
+    """The order before batch ``first`` or an earlier one."""
+    if loader._is_iterable:
+        raise TypeError(
+            "the samples of an iterable dataset have no indices: let them carry an id, or use a graph of nodes "
+            "in DataLoader2, which says what its sources give"
+        )
+    if loader.distributed:
+        return order_at(loader, position, position.epoch if epoch is None else epoch, first)
+    if epoch not in (None, position.epoch):
+        raise StateError(
+            f"the position is of epoch {position.epoch}, and the order of epoch {epoch} is drawn from generators when "
+            "that begins, wherever they then stand: load a state of that epoch. Orders of "
+            "DataLoader(distributed=True) are known for every epoch"
+        )
+    samplers = loader._samplers.copied()
+    if position.now is not None:
+        samplers.put_now(position.now)
+    if position.order is not None and (first >= position.delivered or "start" not in position.order):
+        return begin_order(samplers, saved=(position.order, min(first, position.delivered)))
+    if position.order is not None:
+        return _begun_again(samplers, position.order)
+    coming = loader._epochs.coming
+    if isinstance(coming, Fresh) and not coming.announced:
+        samplers.tell_epochs([coming.epoch if known is not None else None for known in samplers.given_epochs()])
+    base_seed = loader._base_seed if samplers.keeps_seed else None
+    return begin_order(samplers, base_seed=base_seed, loaded=loader._sampler_loaded, last=loader._sampler_end)
+
+
+def _begun_again(samplers: Samplers, order: OrderState) -> Order:
+    """From its first batch. Raises: StateError if its state does not say how it began."""
+    start = order["start"]
+    if start is None or "sampler" in order:
+        raise StateError(
+            "the sampler has a state of its own, which says where it stands, not where the epoch began: ask for "
+            "steps from there on, or load an earlier state"
+        )
+    samplers.put(start, epochs=True)
+    base_seed = None if start.get("drew") else order["base_seed"]
+    return begin_order(samplers, base_seed=base_seed, loaded=start.get("loaded") is True)

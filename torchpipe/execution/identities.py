@@ -1,0 +1,109 @@
+"""Which samples a graph hands out, without making them: what stands for nodes that make one item of one.
+
+Runs in the user's process. A node that makes each item of one item, and of nothing else, decides neither which items
+come nor when; nor do nodes before it that only choose by number, change the order, or group. With such nodes passed
+through, what comes out is what the sources gave: in the same order, since nodes keep their numbers, from which their
+random streams come. A source that is read by index gives its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from torchpipe.iter import (
+    Batcher,
+    Collator,
+    Concater,
+    Cycler,
+    Enumerator,
+    Mapper,
+    Mixer,
+    ParallelMapper,
+    RandomMapper,
+    Repeater,
+    Zipper,
+)
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe, inputs_of, is_ours, traits_of, walk
+from torchpipe.node.users_code import node_runs_users_code
+
+__all__ = ["Identities", "Substitutes"]
+
+Substitutes: TypeAlias = Mapping[int, Callable[[Context], NodeIterator[Any]]]
+"""By the ids of nodes, what makes the iterator that stands for theirs."""
+
+_OF_ONE = (Mapper, RandomMapper, ParallelMapper, Collator, Enumerator)  # what they make is left out
+_BY_NUMBER = (Batcher, Concater, Cycler, Repeater, Zipper)  # they look into no item
+
+
+class _Through(NodeIterator[Any]):
+    """Hands on the items of its input."""
+
+    def run(self) -> Iterator[Any]:
+        return self.source.items()
+
+
+@dataclass(frozen=True)
+class Identities:
+    """``substitutes`` for nodes of a graph. ``made_by``: the nodes that items are made for, or by, all the same."""
+
+    substitutes: Substitutes
+    made_by: tuple[DataPipe, ...] = ()
+
+    @classmethod
+    def of(cls, root: DataPipe) -> Identities:
+        """Those of the graph that ends in ``root``. None are left out if code of the user's decides which items come:
+        it may draw from random states that go on from one function to the next.
+        """
+        found: dict[int, Callable[[Context], NodeIterator[Any]]] = {}
+        waiting, seen, kept = [root], set[int](), []
+        while waiting:
+            node = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if type(node) in _OF_ONE:
+                found[id(node)] = _passed_through(node)
+                waiting += inputs_of(node)
+            elif _gives_keys(node):
+                found[id(node)] = _keys_of(node)
+            elif _is_by_number(node):
+                waiting += inputs_of(node)
+            else:
+                kept += walk(node)
+        drawing = tuple(node for node in kept if node_runs_users_code(node))
+        return cls({}, drawing) if drawing else cls(found)
+
+
+def _is_by_number(node: DataPipe) -> bool:
+    traits = traits_of(node)
+    if not is_ours(type(node).__module__) or getattr(node, "_torchpipe_chooses", False) is not False:
+        return False
+    if not inputs_of(node):
+        return not node_runs_users_code(node)
+    by_number = type(node) in _BY_NUMBER or (type(node) is Mixer and node.by == "samples")
+    if not traits.alters_stream:  # it moves items, or calls functions again, whose exceptions it may name
+        return True
+    return (by_number or traits.selects) and not traits.dispatches and not node_runs_users_code(node)
+
+
+def _passed_through(node: DataPipe) -> Callable[[Context], NodeIterator[Any]]:
+    return lambda context: _Through(node, context, *inputs_of(node))
+
+
+def _gives_keys(node: DataPipe) -> bool:
+    """True for a source that is read by index, and holds more than plain data."""
+    by_index = is_ours(type(node).__module__) and getattr(node, "by_index", False) is True
+    return by_index and (bool(inputs_of(node)) or node_runs_users_code(node))
+
+
+def _keys_of(node: DataPipe) -> Callable[[Context], NodeIterator[Any]]:
+    def begin(context: Context) -> NodeIterator[Any]:
+        iterator = replace(context, substitutes={}).iterate(node)
+        iterator.give_keys()
+        return iterator
+
+    return begin

@@ -1,0 +1,143 @@
+"""Which samples the steps of an epoch have: what ``loader.rows`` gives, of any loader. Runs in the user's process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import torch
+
+from torchpipe.compat.torch_datapipes import DataChunk
+from torchpipe.node.checksum import checksum_of
+from torchpipe.node.plain import plain
+from torchpipe.node.validate import check_count
+
+__all__ = ["AskedSteps", "Rows", "StepRows", "last_of", "row_of", "rows_in", "wanted_steps"]
+
+AskedSteps: TypeAlias = int | Iterable[int] | None
+"""One step, several, or all of the epoch. AskedSteps count from 0 at the beginning of the epoch."""
+
+_IDS = ("id", "index", "key", "__key__", "__url__", "path", "url", "file", "offset")
+
+
+class StepRows(NamedTuple):
+    """The samples of one step of this rank: an entry for each, in the order in which they are in the batch."""
+
+    step: int
+    rows: list[Any]
+
+
+class Rows(Iterator[StepRows]):
+    """The samples of steps, computed one step after the other; close it, or use it up.
+
+    ``first``: the step from which the epoch is gone through. ``makes``: True if items are made for it, and thrown away,
+    by the nodes of ``made_by``; else only what says which samples they are is looked at.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[int] | None,
+        first: int,
+        begin: Callable[[ExitStack], Iterator[Any]],
+        rows: Callable[[Any], list[Any]],
+        made_by: Sequence[str] = (),
+    ) -> None:
+        self.first = first
+        self.made_by = tuple(made_by)
+        self.makes = bool(made_by)
+        self._stack = ExitStack()
+        self._stream = _found(steps, first, partial(begin, self._stack), rows)
+        weakref.finalize(self, self._stack.close).atexit = False
+
+    def __next__(self) -> StepRows:
+        try:
+            return next(self._stream)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of what it has opened. Idempotent."""
+        self._stream = iter(())
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _found(
+    steps: Sequence[int] | None, first: int, begin: Callable[[], Iterator[Any]], rows: Callable[[Any], list[Any]]
+) -> Iterator[StepRows]:
+    last = last_of(steps)
+    if last is not None and last < first:
+        return
+    for step, item in enumerate(begin(), first):
+        if steps is None or step in steps:
+            yield StepRows(step, rows(item))
+        if step == last:
+            return
+
+
+def wanted_steps(steps: AskedSteps) -> Sequence[int] | None:
+    """``steps``, in order, each once. Raises: TypeError, ValueError for what are no counts."""
+    if steps is None or (isinstance(steps, range) and steps.step == 1 and steps.start >= 0):
+        return steps
+    given = steps if isinstance(steps, Iterable) else [steps]
+    return sorted({check_count("steps", step, at_least=0) for step in given})
+
+
+def last_of(steps: Sequence[int] | None) -> int | None:
+    """The last of ``steps``; None: they go to the end of the epoch. Of none: -1."""
+    return None if steps is None else steps[-1] if len(steps) else -1
+
+
+def rows_in(item: Any, keep: Sequence[str]) -> list[Any]:
+    """The rows of a batch, however its samples are grouped; an item that is no batch is one."""
+    if isinstance(item, list | DataChunk):
+        return [row for part in item for row in rows_in(part, keep)]
+    row = row_of(item, keep)
+    return list(row) if isinstance(row, list) else [row]
+
+
+def row_of(item: Any, keep: Sequence[str]) -> Any:
+    """What a sample is known by: the fields of ``keep``; else those that name one, or itself if it is plain.
+
+    One field is its value, several are a dict; of a batch that was put together already, a list for all its samples.
+    Raises: LookupError for a field that is not there.
+    """
+    if isinstance(item, Mapping):
+        names = keep or [name for name in _IDS if name in item]
+        missing = [name for name in names if name not in item]
+        if missing:
+            raise LookupError(f"the samples have no field {missing[0]!r}, they have {', '.join(map(str, item))[:200]}")
+        if names:
+            values = [_plain(item[name]) for name in names]
+            if len(values) == 1:
+                return values[0]
+            if all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
+                return [dict(zip(names, row)) for row in zip(*values)]
+            return dict(zip(names, values))
+    elif keep:
+        raise LookupError(f"keep={list(keep)} names fields, and the samples are {type(item).__name__}, which has none")
+    return _plain(item)
+
+
+def _plain(value: Any) -> Any:
+    """As plain data; of what is none, its class and a checksum."""
+    if isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 1 and value.dtype not in (torch.bool, np.bool_):
+        return value.tolist()
+    found = plain(value)
+    if found is None or isinstance(found, str | int | float | bool | bytes):
+        return found
+    if isinstance(found, list):
+        return [_plain(part) for part in found]
+    if isinstance(found, tuple):
+        return tuple(_plain(part) for part in found)
+    return f"{type(value).__name__} {checksum_of(value):08x}"

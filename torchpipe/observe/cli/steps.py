@@ -1,0 +1,109 @@
+"""``torchpipe rows`` and ``torchpipe batch``: what a step of a run had, from a checkpoint and the loader alone.
+
+The loader is made as that of the rank, without a process group; it is asked, and not iterated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from torchpipe.errors import StateError
+from torchpipe.execution.ranks import acting_as
+from torchpipe.loader.steps import Rows, last_of
+from torchpipe.observe.cli.states import State, read_states
+from torchpipe.observe.cli.targets import loader_of_rank
+from torchpipe.state import merge
+
+__all__ = ["batch", "rows"]
+
+
+def rows(options: argparse.Namespace) -> tuple[int, Any]:
+    """The rows of steps, or the steps of a row."""
+    if options.steps is None and options.find is None:
+        raise ValueError("say which steps, --steps 1200:1210, or which sample, --find ID")
+    with _loader(options) as loader:
+        keep = [] if options.keep is None else options.keep.split(",")
+        found: Rows = loader.rows(options.steps, keep=keep, epoch=options.epoch)
+        if found.makes:
+            last = last_of(options.steps)
+            end = "the end of the epoch" if last is None else f"step {last}"
+            print(
+                f"torchpipe: makes the items from step {found.first} to {end} in this process, and throws them away: "
+                f"which samples they have is decided by, or behind, {', '.join(found.made_by)}",
+                file=sys.stderr,
+                flush=True,
+            )
+        with found:
+            if options.find is None:
+                return 0, _shown(list(found), options.json)
+            places = [(step, row) for step, each in found for row, value in enumerate(each) if _is(value, options.find)]
+    if options.json:
+        return int(not places), [{"step": step, "row": row} for step, row in places]
+    lines = [f"step {step}, row {row}" for step, row in places]
+    return int(not places), "\n".join(lines) or f"{options.find} is in none of these steps"
+
+
+def _shown(found: list[Any], as_json: bool) -> Any:
+    if as_json:
+        return [{"step": step, "rows": each} for step, each in found]
+    return (
+        "\n".join(f"{step}: {' '.join(map(str, each))}" for step, each in found) or "the epoch has none of these steps"
+    )
+
+
+def _is(row: Any, text: str) -> bool:
+    values = row.values() if isinstance(row, Mapping) else [row]
+    return any(str(value) == text for value in values)
+
+
+def batch(options: argparse.Namespace) -> tuple[int, Any]:
+    """The batch of a step, saved."""
+    with _loader(options) as loader:
+        made = loader.item_at(options.step, epoch=options.epoch)
+    torch.save(made, options.output)
+    told = {"step": options.step, "file": options.output}
+    return 0, told if options.json else f"step {options.step} is in {options.output}"
+
+
+@contextmanager
+def _loader(options: argparse.Namespace) -> Iterator[Any]:
+    """The loader of the rank, with the state loaded."""
+    states = read_states(options.file)
+    rank, world = options.rank, options.world_size
+    state = _state_of(states, rank, world, options.file)
+    if world is None:
+        world = state.get("world_size", 1)
+        world = world if type(world) is int else 1
+    if rank is None:
+        rank = state.get("rank", 0) if state.get("world_size", 1) == world else 0
+    if not 0 <= rank < world:
+        raise ValueError(f"--rank={rank} of {world} ranks: say how many there were, --world-size N")
+    with acting_as(rank, world):
+        loader = loader_of_rank(options.target, rank, world)
+        try:
+            loader.load_state_dict(dict(state), allow_pickle=options.allow_pickle)
+            yield loader
+        finally:
+            loader.shutdown()
+
+
+def _state_of(states: Mapping[str, State], rank: int | None, world: int | None, file: str) -> Mapping[str, Any]:
+    """The one state in a checkpoint, that of the rank, or those of all ranks or shards, joined."""
+    found = {where: state for where, state in states.items() if isinstance(state, Mapping)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    own = [state for state in found.values() if rank is not None and state.get("rank") == rank]
+    if len(own) == 1 and own[0].get("world_size") == (len(found) if world is None else world):
+        return own[0]
+    if found and all(state.get("world_size") == len(found) for state in found.values()):
+        return merge(found.values())
+    raise StateError(
+        f"{file} has {len(found)} states of loaders ({', '.join(found)[:200]}): say of which rank, --rank R, or give a "
+        "file with one"
+    )
