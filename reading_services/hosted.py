@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reading_services.engine.options import WorkerLimits
 from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
+from torchpipe.execution.exact import cursor_from, item_before
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, items_word
 from torchpipe.graph import draw
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
@@ -24,7 +25,7 @@ from torchpipe.node.context import GraphIndex
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, walk
 from torchpipe.node.validate import check_count
-from torchpipe.state import SnapshotPolicy
+from torchpipe.state import Cursor, SnapshotPolicy
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.service import ServiceFigures, ServiceStats
 
@@ -66,6 +67,7 @@ class HostedReadingService(ShardedReadingService):
 
     _wait_s: float | None = None  # the longest wait for an item
     _wants_nodes = False
+    _balances = False  # True if shards move to quicker workers
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class HostedReadingService(ShardedReadingService):
         self._device_options = device_options
         self._device = None if device is None else resolve(device, device_options)
         self._workers: Supervisor | None = None
+        self._pool: Any = None  # that they are in
         # Here, since workers import this module and need none of it, and not at the first epoch, which it would delay.
         import reading_services.engine.supervisor  # noqa: F401
 
@@ -114,8 +117,8 @@ class HostedReadingService(ShardedReadingService):
         """
 
     @abstractmethod
-    def _new_workers(self, most: int) -> Supervisor:
-        """New workers, none of them started yet."""
+    def _new_pool(self) -> Any:
+        """Where workers are started, of what was prepared."""
 
     @abstractmethod
     def _forget(self) -> None:
@@ -223,7 +226,7 @@ class HostedReadingService(ShardedReadingService):
             self._forget()
 
     def _end_workers(self) -> None:
-        workers, self._workers = self._workers, None
+        workers, self._workers, self._pool = self._workers, None, None
         if workers is not None:
             self._earlier_restarts = workers.restarts
             self._earlier_longest = max(self._earlier_longest, workers.longest_backlog)
@@ -266,9 +269,45 @@ class HostedReadingService(ShardedReadingService):
                     most,
                 )
             self._prepare()
-            workers = self._workers = self._new_workers(most)
-            workers.measure_nodes(self._wants_nodes)
+            self._pool, self._workers = self._new_workers(most)
+            self._workers.measure_nodes(self._wants_nodes)
         return self._workers
+
+    def _new_workers(self, most: int) -> tuple[Any, Supervisor]:
+        """New workers in a pool, none of them started yet."""
+        from reading_services.engine.policies import policies
+        from reading_services.engine.supervisor import Supervisor
+
+        pool = self._new_pool()
+        return pool, Supervisor(
+            pool,
+            most,
+            self._limits,
+            policies(self._budget, most, balance=self._balances),
+            dispatch_branch=self._dispatch_branch,
+            restarts=self._earlier_restarts,
+        )
+
+    def _exact_cursors(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> dict[int, Cursor]:
+        """A worker of its own makes the last item before each again, as one would that takes the place of another, and
+        takes a snapshot.
+        """
+        if not self._num_workers:
+            return super()._exact_cursors(start, cursors)
+        if not cursors:
+            return {}
+        self._prepare()
+        _, worker = self._new_workers(1)
+        try:
+            worker.start()
+            worker.begin_epoch(start, [item_before(shard, cursor) for shard, cursor in cursors.items()])
+            words = items_word(self._graphs.branches[0])
+            return {
+                shard: cursor_from(worker.pull_any((shard,), self._wait_s)[1], shard, cursor, words)
+                for shard, cursor in cursors.items()
+            }
+        finally:
+            worker.close()
 
     @property
     def _dispatch_branch(self) -> int:

@@ -22,7 +22,6 @@ from torchpipe.stats.budget import Budget
 from torchpipe.stats.service import ServiceStats
 
 if TYPE_CHECKING:
-    from reading_services.engine.supervisor import Supervisor
     from reading_services.processes.pool import ProcessPool
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
@@ -115,7 +114,6 @@ class MultiProcessingReadingService(HostedReadingService):
         self._context = start_method(multiprocessing_context, on_device=device is not None)
         self._graph: GraphImage | None = None
         self._dispatch: GraphImage | None = None
-        self._pool: ProcessPool | None = None
         import reading_services.processes.pool  # noqa: F401  # here, as the base class says
 
     @property
@@ -158,13 +156,7 @@ class MultiProcessingReadingService(HostedReadingService):
     def _described(self, workers: int) -> str:
         return f"{workers} worker processes ({self._context.get_start_method()})"
 
-    def _end_workers(self) -> None:
-        self._pool = None
-        super()._end_workers()
-
-    def _new_workers(self, most: int) -> Supervisor:
-        from reading_services.engine.policies import policies
-        from reading_services.engine.supervisor import Supervisor
+    def _new_pool(self) -> ProcessPool:
         from reading_services.processes.pool import ProcessPool, Section
 
         plan = self.plan
@@ -173,15 +165,7 @@ class MultiProcessingReadingService(HostedReadingService):
         if plan.dispatch is not None:
             assert self._dispatch is not None
             dispatched = Section(self._dispatch, numbered_names(plan.dispatch))
-        self._pool = ProcessPool(self._context, shards, dispatched, silent_s=self._silent_s)
-        return Supervisor(
-            self._pool,
-            most,
-            self._limits,
-            policies(self._budget, most),
-            dispatch_branch=self._dispatch_branch,
-            restarts=self._earlier_restarts,
-        )
+        return ProcessPool(self._context, shards, dispatched, silent_s=self._silent_s)
 
 
 def _refuse_daemonic() -> None:

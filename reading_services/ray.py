@@ -24,7 +24,6 @@ from torchpipe.stats.budget import Budget
 
 if TYPE_CHECKING:
     from reading_services.actors.pool import ActorPool, ActorSection
-    from reading_services.engine.supervisor import Supervisor
 
 __all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "actor_image", "actor_pool"]
 
@@ -211,7 +210,6 @@ class RayReadingService(HostedReadingService):
         )
         self._graph: bytes | None = None
         self._dispatch: bytes | None = None
-        self._pool: ActorPool | None = None
         self._hosts.connect()
 
     def worker_pids(self) -> list[int]:
@@ -251,14 +249,12 @@ class RayReadingService(HostedReadingService):
     def _described(self, workers: int) -> str:
         return f"{workers} Ray actors"
 
-    def _end_workers(self) -> None:
-        super()._end_workers()
-        self._pool = None
+    @property
+    def _balances(self) -> bool:  # type: ignore[override]
+        return self._hosts.rebalance
 
-    def _new_workers(self, most: int) -> Supervisor:
+    def _new_pool(self) -> ActorPool:
         from reading_services.actors.pool import ActorSection
-        from reading_services.engine.policies import policies
-        from reading_services.engine.supervisor import Supervisor
 
         plan, hosts = self.plan, self._hosts
         assert self._graph is not None
@@ -269,15 +265,7 @@ class RayReadingService(HostedReadingService):
         if plan.dispatch is not None:
             assert self._dispatch is not None
             dispatched = ActorSection(self._dispatch, 1 + max(numbered_names(plan.dispatch), default=-1))
-        self._pool = actor_pool(hosts, shards, dispatched, self._silent_s)
-        return Supervisor(
-            self._pool,
-            most,
-            self._limits,
-            policies(self._budget, most, balance=hosts.rebalance),
-            dispatch_branch=self._dispatch_branch,
-            restarts=self._earlier_restarts,
-        )
+        return actor_pool(hosts, shards, dispatched, self._silent_s)
 
 
 class TimedRayReadingService(RayReadingService):

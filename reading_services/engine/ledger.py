@@ -52,6 +52,7 @@ class ShardLedger:
     window: int
     cursor: Cursor  # after the last item that arrived
     count: int  # items of the shard before that point
+    snapshot_first: bool = False  # until the first of them have arrived
     over: bool = False  # its end or its error has arrived
     arrived: deque[Arrival] = field(default_factory=deque)
     since: int = 0  # the generation in which it began where it is
@@ -118,6 +119,7 @@ class ShardLedger:
             skip=self.cursor.skip,
             count=self.count,
             course=self.cursor.course if self.count == self.first else None,  # what this run has made is right
+            snapshot_first=self.snapshot_first and self.count == self.first,
             held=min(self.window, self.in_use + len(self.arrived)),
             isolate_before=self.isolate_before,
         )

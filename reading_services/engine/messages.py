@@ -35,6 +35,7 @@ class ShardStart:
     It is ``shard`` of ``branch``; ``count`` items of it are before that point, and ``course`` is what their
     choices have to come to (None: they are not compared). ``held`` chunks of it are still waiting
     for the consumer. Items before number ``isolate_before`` are each made alone: one of them may end its worker.
+    ``snapshot_first``: a snapshot is due behind the first item.
     """
 
     lane: int
@@ -44,6 +45,7 @@ class ShardStart:
     skip: int
     count: int
     course: int | None = None
+    snapshot_first: bool = False
     held: int
     isolate_before: int
 

@@ -428,7 +428,7 @@ class MemoryReadingService(MultiProcessingReadingService):
     def _make_images(self) -> None:
         pass
 
-    def _new_workers(self, most: int) -> Supervisor:
+    def _new_workers(self, most: int) -> tuple[Any, Supervisor]:
         parts = (self._graphs.branches, self._init_fn, self._reset_fn)
         self.pool = MemoryPool(parts, self.plan.dispatch, self._policy, self._chance, **self._of_pool)
         branch = -1 if self.plan.dispatch is None else self.plan.dispatch_branch
@@ -441,4 +441,4 @@ class MemoryReadingService(MultiProcessingReadingService):
             restarts=self._earlier_restarts,
             clock=self.pool.clock,
         )
-        return self.workers
+        return None, self.workers  # no processes

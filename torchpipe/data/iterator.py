@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
@@ -154,12 +155,12 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._close(invalid=False, parks=True)
             raise
         except WorkerDiedError as error:
-            self._close(invalid=False, parks=True)
+            self._close(invalid=False, parks=True, failed=True)
             if self._loader.on_worker_death == "restart":
                 raise
             raise torch_words(error) from error
         except BaseException:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
-            self._close(invalid=False, parks=True)
+            self._close(invalid=False, parks=True, failed=True)
             raise
 
     def _refuse(self) -> NoReturn:
@@ -186,9 +187,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         order, now = (None, None) if self._order is None else self._order.state(delivered)
         return Position(epoch=self.epoch, delivered=delivered, order=order, batches=batches, now=now)
 
-    def exact(self, batches: dict[str, Any]) -> dict[str, Any]:
-        """What a position says of batches, such that a resume makes none again."""
-        return self._batches.exact(batches)
+    def exact(self, position: Position) -> Position:
+        """The same position, such that a resume makes no batch again. Raises: StateError."""
+        return replace(position, batches=self._batches.exact(position.batches or {}))
 
     def last_position(self) -> Any:
         """Of the sampler, if it has a state of its own and the epoch has ended."""
@@ -301,7 +302,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         if self._guard.taker == threading.get_ident():
             raise self._guard.refusal_inside("closing the loader")
 
-    def _close(self, *, invalid: bool, parks: bool) -> None:
+    def _close(self, *, invalid: bool, parks: bool, failed: bool = False) -> None:
         over = self._over  # which another thread may change before the lock is had
         if over or self._guard.pid != os.getpid():
             return
@@ -313,7 +314,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._invalid |= invalid
             self._over = True
             if parks:
-                self._loader._left(self)
+                self._loader._left(self, failed=failed)
             self._release()
 
     @contextmanager

@@ -43,7 +43,6 @@ from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.data.walking import item_at, rows_of
 from torchpipe.device import DeviceOptions, resolve
-from torchpipe.errors import StateError
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.loader.claimable import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
@@ -341,7 +340,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
                 self._tell_samplers(epoch)
             iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded, makes=makes)  # may raise
             begun = weakref.ref(iterator)
-            epochs.begin(begun, begun, epoch)
+            epochs.begin(begun, begun, coming)
         finally:
             epochs.beginning.thread, self._before = 0, None
         return iterator
@@ -457,8 +456,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         if self._pool is not None and not self._pool.usable:
             self._end_workers()
 
-    def _left(self, iterator: DataLoaderIterator[Any]) -> None:
-        """``iterator`` has ended, or was let go of in mid-epoch: the next epoch takes over what it leaves."""
+    def _left(self, iterator: DataLoaderIterator[Any], *, failed: bool) -> None:
+        """``iterator`` has ended, ``failed`` or was let go of in mid-epoch: the next one takes over what it leaves."""
         form = self._epochs.form
         if not isinstance(form, Live) or form.work() not in (iterator, None):
             return
@@ -468,7 +467,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         else:
             iterator.give_up()
             position = iterator.position()
-            self._epochs.park(iterator, lambda: position)
+            self._epochs.park(iterator, lambda: position, failed=failed)
         self._sampler_end = last = iterator.last_position()
         self._sampler_loaded = last is not None and "after" in last
         self._lanes = iterator.lanes()
@@ -479,20 +478,27 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     def state_dict(self, *, exact: bool = False) -> dict[str, Any]:
         """The position after the last batch that was handed out. Starts nothing, draws nothing, asks no worker.
 
-        ``exact``: of an iterable dataset, this process makes the batches since the last snapshots again, as a resume
-        would, so that a resume need not, and the dataset may then have other code. Of other datasets every state is.
+        ``exact``: of an iterable dataset, with a snapshot of each worker's at the very position, so that a resume makes
+        no batch again, and the dataset may then have other code. A worker of its own makes those since the last
+        snapshots again; the loop waits. Of other datasets every state is.
 
         Keys: version, dataset, length, batch_size, drop_last, sampler, collate, epoch, delivered and payload (text):
         JSON can hold it.
+
+        Raises: for ``exact``, StateError where there is no such state, or no loop at work; the loop goes on.
         """
         self._settle()
         self._samplers.tell_what_is_lost()
         claimed = self._state_of_claims(exact)
         if claimed is not None:
             return claimed
-        position = self._position()
-        if exact and position.batches is not None:
-            position = replace(position, batches=self._exact(position.batches))
+        live = self._live
+        with nullcontext() if live is None else live.lock:
+            position = self._position()
+            if exact and "stream" in (position.batches or {}):
+                self._epochs.check_at_work()
+                assert live is not None
+                position = live.exact(position)
         self._epochs.note_saved(position)
         return self._state_at(position)
 
@@ -503,13 +509,6 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         state = write(position, identity_of(self))
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
-
-    def _exact(self, batches: dict[str, Any]) -> dict[str, Any]:
-        if "stream" not in batches:
-            return batches
-        if self._live is None:
-            raise StateError("an exact state is one of a loop that has begun: take the next batch, and save then")
-        return self._live.exact(batches)
 
     def _coming_number(self) -> tuple[int, int]:
         self._hear_samplers()

@@ -14,13 +14,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
-from torchpipe.errors import GraphError, IteratorInvalidated
+from torchpipe.errors import GraphError, IteratorInvalidated, StateError
 from torchpipe.execution.epoch import EpochStart
-from torchpipe.execution.provider import ShardPosition, ShardProvider, StartShards
+from torchpipe.execution.provider import AHEAD, ShardPosition, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
@@ -71,6 +71,15 @@ class Merges:
             if self._interrupted:
                 self._provider.interrupt()
             return self._provider
+
+    def snapshot(self, lane: int, count: int) -> bytes | None:
+        """As :meth:`ShardProvider.snapshot`, between two pulls, from whichever thread these are."""
+        if self._provider is None:
+            raise StateError(AHEAD)
+        with ExitStack() as stack:
+            for merge in self._open:
+                stack.enter_context(merge.between_pulls())
+            return self._provider.snapshot(lane, count)
 
     def interrupt(self) -> None:
         self._interrupted = True
@@ -232,6 +241,10 @@ class MergeIterator(NodeIterator[Any]):
     def block(self) -> list[Any]:
         """Items that are there, the next one last. To pop one is to be handed it."""
         return self._position.block
+
+    def between_pulls(self) -> AbstractContextManager[object]:
+        """Meanwhile, nothing is pulled for it."""
+        return self._lock
 
     def state_dict(self) -> dict[str, Any]:
         with self._lock:

@@ -7,21 +7,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from torchpipe.errors import StateError
 from torchpipe.execution.shard import Chunk
 from torchpipe.state import Cursor
 
-__all__ = ["ShardPosition", "ShardProvider", "StartShards"]
+__all__ = ["AHEAD", "ShardPosition", "ShardProvider", "StartShards"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardPosition:
-    """Where a shard of a branch is to start: ``count`` items of it are before ``cursor``."""
+    """Where a shard of a branch is to start: ``count`` items of it are before ``cursor``. ``snapshot_first``: its first
+    chunk is of one item, behind which it takes a snapshot.
+    """
 
     shard: int
     cursor: Cursor
     count: int
     branch: int = 0
     lane: int
+    snapshot_first: bool = False
 
 
 class ShardProvider(ABC):
@@ -40,6 +44,13 @@ class ShardProvider(ABC):
         """(a lane, its next chunk) of whichever of ``lanes`` has one first, as :meth:`pull`."""
         return lanes[0], self.pull(lanes[0])
 
+    def snapshot(self, lane: int, count: int) -> bytes | None:
+        """Of ``lane``, which stands after ``count`` items; None where nothing but all of them, made again, leads there.
+
+        Called between two pulls. Raises: StateError if it stands elsewhere, or has no snapshot there.
+        """
+        raise StateError(AHEAD)
+
     @abstractmethod
     def close(self) -> None:
         """End the production of this epoch. Idempotent."""
@@ -48,5 +59,12 @@ class ShardProvider(ABC):
         """Make a :meth:`pull` that waits in another thread return at once. Thread-safe."""
         return
 
+
+AHEAD = (
+    "in this process, items are made ahead of those that were handed out, or none is made yet. Load a state that is "
+    "not exact into a loader with worker processes, or into one without threads (prefetch_cnt, to_device, device=, "
+    'worker_method="thread"), take an item, and save there'
+)
+"""Why a lane does not stand where it was asked for."""
 
 StartShards: TypeAlias = Callable[[list[ShardPosition]], ShardProvider]

@@ -9,7 +9,7 @@ supplies the :class:`~torchpipe.execution.merge.ShardProvider`; the stream and i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,11 +19,11 @@ from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning, StateError
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
-from torchpipe.execution.exact import made_exact
+from torchpipe.execution.exact import made_exact, no_exact
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
-from torchpipe.execution.provider import ShardPosition, ShardProvider, StartShards
+from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.execution.turns import TurnsIterator
@@ -40,7 +40,7 @@ from torchpipe.node.context import Context, Host, Trace
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of
 from torchpipe.node.validate import check_count
-from torchpipe.state import LeftOut, SnapshotPolicy
+from torchpipe.state import Cursor, LeftOut, SnapshotPolicy
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats.service import EventLog, ServiceFigures
 from torchpipe.stats.text import format_bytes
@@ -81,6 +81,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._policy = policy
         self._plan: Plan | None = None
         self._measuring: Measuring | None = None
+        self._merges: Merges | None = None  # of the last epoch
         self._events = EventLog()  # of this process
         self._graphs = ShardGraphs((), None, None)  # of each branch, with a stand-in for what is dispatched
 
@@ -147,7 +148,8 @@ class ShardedReadingService(ReadingServiceInterface):
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         self._measured().begin_epoch()
         trace = self._measured().trace_main() if self.measuring and self.plan.main_nodes else None
-        return self._stream(start, self._main_root(self.plan.root), partial(self._start_shards, start), trace)
+        self._merges = Merges(partial(self._start_shards, start), len(self.plan.cuts))
+        return self._stream(start, self._main_root(self.plan.root), self._merges, trace)
 
     def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
         graphs = ShardGraphs(self._graphs.branches, self._init_fn, self._reset_fn)
@@ -155,14 +157,14 @@ class ShardedReadingService(ReadingServiceInterface):
         root = self.plan.root
         while root not in self.plan.cuts and not traits_of(root).alters_stream:  # it moves items, to a device say
             (root,) = inputs_of(root)
-        return self._stream(start, root, partial(begin, manage_random=self._manages_random()))
+        merges = Merges(partial(begin, manage_random=self._manages_random()), len(self.plan.cuts))
+        return self._stream(start, root, merges)
 
     def _stream(
-        self, start: EpochStart, root: DataPipe, begin: StartShards, trace: Trace | None = None
+        self, start: EpochStart, root: DataPipe, merges: Merges, trace: Trace | None = None
     ) -> NodeIterator[Any]:
         plan = self.plan
         plan.check_num_shards(start.num_shards, start.world_size)
-        merges = Merges(begin, len(plan.cuts))
 
         def merge(branch: int, context: Context) -> NodeIterator[Any]:
             made = _kind_of_merge(start)(plan.cuts[branch], context, start, merges, branch)
@@ -196,14 +198,26 @@ class ShardedReadingService(ReadingServiceInterface):
         if plan.dispatch is not None or len(plan.cuts) > 1:
             what = "items are dispatched" if plan.dispatch is not None else "branches meet behind the shards"
             raise StateError(f"there is no exact state where {what}: save without exact=True")
-        graphs = ShardGraphs(self._graphs.branches, self._init_fn, self._reset_fn)
 
-        def shard(place: int) -> Shard:
-            spec = start.spec(start.shards[place])
-            return Shard(graphs.of(spec), spec, reset_fn=self._reset_fn, manage_random=self._manages_random())
+        def make(cursors: Mapping[int, Cursor]) -> dict[int, Cursor]:
+            made = self._exact_cursors(start, {start.shards[place]: cursor for place, cursor in cursors.items()})
+            return {place: made[start.shards[place]] for place in cursors}
 
         assert start.state is not None
-        return made_exact(start.state, len(start.shards), shard)
+        return made_exact(start.state, len(start.shards), make)
+
+    def _exact_cursors(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> dict[int, Cursor]:
+        """Cursors of the same positions, by the numbers of shards, that drop nothing. Raises: StateError."""
+        assert self._merges is not None, "asked of an epoch at work"
+        made = dict(cursors)
+        for shard, cursor in cursors.items():
+            try:
+                snapshot = self._merges.snapshot(shard, cursor.count)
+            except StateError as error:
+                raise no_exact(shard, cursor.count, str(error)) from error
+            if snapshot is not None:
+                made[shard] = Cursor(snapshot, 0, cursor.count, cursor.course)
+        return made
 
     def _manages_random(self) -> bool:
         """True if each shard has global random states of its own."""
@@ -398,7 +412,9 @@ class LocalShards(ShardProvider):
         try:
             for position in positions:
                 shard = self._shards[position.lane] = make(start.spec(position.shard), position.branch)
-                shard.within(partial(shard.start, position.cursor, position.count))
+                shard.within(
+                    partial(shard.start, position.cursor, position.count, snapshot_first=position.snapshot_first)
+                )
         except BaseException:
             self.close()
             raise
@@ -409,6 +425,12 @@ class LocalShards(ShardProvider):
         if chunk.notice is not None:
             warn_user(chunk.notice, ReplayWarning)
         return chunk
+
+    def snapshot(self, lane: int, count: int) -> bytes | None:
+        shard = self._shards.get(lane)
+        if shard is None or shard.produced != count:
+            return super().snapshot(lane, count)
+        return shard.within(shard.snapshot)
 
     def close(self) -> None:
         with ExitStack() as stack:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from inspect import isroutine
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -42,7 +42,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs"]
+__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs", "items_word", "other_choices"]
 
 T = TypeVar("T")
 
@@ -58,6 +58,7 @@ _ASSUMPTIONS = "premises"  # in a shard's snapshot: [node_id, assumption()] of n
 _COURSE = "course"  # in a shard's snapshot: the choices up to there, if they are known
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
+_NOT_KNOWN: Any = object()  # in the place of an item
 
 
 @dataclass(slots=True)
@@ -145,9 +146,9 @@ class Shard:
         """What ``step`` returns, with the shard's global random states in place, if it has its own."""
         return step() if self._random is None else self._random.within(step)
 
-    def start(self, cursor: Cursor, position: int = 0) -> Any:
-        """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it. Returns the
-        last item that was dropped.
+    def start(self, cursor: Cursor, position: int = 0, *, snapshot_first: bool = False) -> None:
+        """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it. With
+        ``snapshot_first`` a snapshot is due behind the first item, whatever the policy says.
         """
         spec = self.spec
         graph = self.graphs[self.branch]
@@ -185,7 +186,7 @@ class Shard:
         self._context = context
         self._holders = Holders(self._iterator)
         self._assumptions = [(context.node_id(node), node.assumption()) for node in walk(graph) if has_assumption(node)]
-        self._first_snapshot_due = state is None and bool(self._assumptions)
+        self._first_snapshot_due = snapshot_first or (state is None and bool(self._assumptions))
         self._goes_on = any(map(goes_on, walk(graph)))
         if state is not None:
             with refusing_misfits(f"shard {spec.shard}"):
@@ -210,26 +211,15 @@ class Shard:
             if self._random is not None and "random" in state:
                 with refusing_misfits(f"shard {spec.shard}"):
                     self._random.load_state_dict(random)
-        last = self._iterator.drop(cursor.skip, course.step)
+        self._iterator.drop(cursor.skip, course.step)
         self._check_course(cursor)
         self._stream = self._iterator.items()
         self.produced = self._first = position
-        return last
 
-    def exact(self, cursor: Cursor) -> Cursor:
-        """A cursor with a snapshot at just that point, in place of one before it and items to drop. What this run has
-        made is compared with nothing. Raises: StateError.
-        """
-        last = self.start(replace(cursor, course=None), cursor.count)
-        assert self._context is not None
-        try:
-            snapshot = encode(self._state_now(self._context.shared.replays, last), locate=self._holders)
-            return Cursor(snapshot, 0, cursor.count, self._context.shared.course.to_state())
-        except StateError as error:
-            raise StateError(
-                f"there is no exact state of shard {self.spec.shard} after item {cursor.count}: {error}. Take it a few "
-                "items later, or save without exact=True"
-            ) from error
+    def snapshot(self) -> bytes | None:
+        """Of where it stands; None where nothing but all of its items, made again, leads there. Raises: StateError."""
+        state = self._state_now([] if self._context is None else self._context.shared.replays)
+        return None if state is None else encode(state, locate=self._holders)
 
     @property
     def yields_new_tensors(self) -> bool:
@@ -346,32 +336,20 @@ class Shard:
             replays = [] if self._context is None else self._context.shared.replays
             names = " or ".join(item.to_replay()[0] for item in replays) or "the graph"
             raise StateMismatchError(
-                f"{names} does not give again what it gave: a replay of {count} {self._items_word} does not end with "
-                "the one that was handed out, so nothing says what is left. Its code or its data have changed, it "
-                "keeps something from one pass to the next, or draws from what is not reproducible. Give it "
-                "state_dict() and load_state_dict(); or let the order depend on plain attributes alone (an epoch's "
-                "number that set_epoch() puts there, a random generator)"
+                f"{names} does not give again what it gave: a replay of {count} {items_word(self.graphs[self.branch])} "
+                f"does not end with the one that was handed out, so nothing says what is left. {_CAUSES}"
             )
-
-    @property
-    def _items_word(self) -> str:
-        word: str = getattr(self.graphs[self.branch], "item_words", ("item",))[0]
-        return f"{word}es" if word.endswith("ch") else f"{word}s"
 
     def _check_course(self, loaded: Cursor) -> None:
         """Raises: StateMismatchError if the choices up to there are others than in the run that saved the state."""
         known = None if self._context is None else self._context.shared.course.to_state()
         if loaded.course is None or known is None or loaded.course == known:
             return
-        exact = ", take an item, save state_dict(exact=True), and load that with the new code"
         raise StateMismatchError(
-            f"of the first {loaded.count} {self._items_word} of shard {self.spec.shard}, which the state counts, some "
-            "are made again, and come out otherwise than in the run that saved it: a function by which a node leaves "
-            "out, expands or groups items answers otherwise, or the data have changed. Items would be lost or "
-            f"repeated. Load the state with the code that saved it{exact if len(self.graphs) == 1 else ''}"
+            other_choices(self.spec.shard, loaded.count, items_word(self.graphs[self.branch]), len(self.graphs) == 1)
         )
 
-    def _state_now(self, replays: list[Replayed], last: Any) -> dict[str, Any]:
+    def _state_now(self, replays: list[Replayed], last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
         random_state = None if self._random is None else self._random.state_dict()
         before = {} if self._context is None else self._context.shared.random_now()
         lengths = [item.to_replay() for item in replays]
@@ -389,6 +367,8 @@ class Shard:
         if self._context is not None and self._context.shared.course.known:
             state[_COURSE] = self._context.shared.course.value
         if own is None or torn:
+            if last is _NOT_KNOWN:
+                return None
             return state | {"iterator": Cursor(None, self.produced).to_state(), "check": checksum_of(last)}
         return state | {"iterator": own, "random": random_state} | ({_BEFORE: before} if before else {})
 
@@ -398,6 +378,31 @@ class Shard:
         self._stream = iter(())
         if context is not None:
             self._iterator.close()
+
+
+def items_word(graph: DataPipe) -> str:
+    """What the items of a graph are called, in the plural."""
+    word: str = getattr(graph, "item_words", ("item",))[0]
+    return f"{word}es" if word.endswith("ch") else f"{word}s"
+
+
+_CAUSES = (
+    "Its code or its data have changed, it keeps something from one item or pass to the next (a counter, what it has "
+    "seen), or draws from what is not reproducible (a random generator of its own, the time, what threads do). Give it "
+    "state_dict() and load_state_dict(); or let what it does depend on the item and on plain attributes alone (an "
+    "epoch's number that set_epoch() puts there, a random generator)"
+)
+
+
+def other_choices(shard: int, count: int, words: str, has_exact: bool = True) -> str:
+    """The text of an error: nodes choose otherwise when the first ``count`` items of ``shard`` are made again."""
+    exact = ", take an item, save state_dict(exact=True), and load that with the new code"
+    return (
+        f"of the first {count} {words} of shard {shard}, some are made again, and come out otherwise than in the run "
+        "that made them, so that items would be lost or repeated: a function by which a node leaves out, expands or "
+        f"groups items answers otherwise. {_CAUSES}. If its code has changed on purpose, load the state with the code "
+        f"that saved it{exact if has_exact else ''}"
+    )
 
 
 class ShardGraphs:

@@ -179,7 +179,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
             epochs.beginning.thread = me
             work = Pass(run, run.epoch(run.draw_seed(), epoch), loaded)  # if this raises, nothing is lost
             self._pass, iterator = work, DataLoader2Iterator[T_co](run, epochs, work)
-            epochs.begin(lambda: work, weakref.ref(iterator), epoch)
+            epochs.begin(lambda: work, weakref.ref(iterator), coming)
         finally:
             epochs.beginning.thread = 0
         return iterator
@@ -270,9 +270,9 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         under any number of them: all ranks call it at the same step, and wait for each other. None: as the reading
         service says (its default is ``"own"``). In a single process there is no difference.
 
-        ``exact``: this process makes the items since the last snapshots again, as a resume would, and takes snapshots
-        at the very position. A resume from there makes nothing again, so that functions that leave out, expand or
-        group items may have other code.
+        ``exact``: whoever makes the items takes snapshots at the very position. Where workers do, one of its own makes
+        the items since the last snapshots again, as in a resume, and the loop waits. A resume from there makes nothing
+        again, so that functions that leave out, expand or group items may have other code.
 
         Keys: version, fingerprint, seed, epoch, delivered, num_shards, rank, world_size and payload (bytes). Holds no
         code; ``torchpipe.state.inspect`` shows it. An :class:`~torchpipe.errors.OpaqueStateWarning` tells of items that
@@ -280,7 +280,9 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         counts its item. After an exception in the stream, KeyboardInterrupt included, it describes the items before.
 
         Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child; for
-        ``"all"``, RankError if a rank does not answer, and StateMismatchError if the states cannot be joined.
+        ``"all"``, RankError if a rank does not answer, and StateMismatchError if the states cannot be joined. For
+        ``exact``, StateError where there is no such state, or no loop at work, and StateMismatchError if items come out
+        otherwise when they are made again; the loop goes on.
         """
         self._check_process()
         states = self.reading_service.states if states is None else states
@@ -320,9 +322,19 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         return [self.reading_service.rank, self.reading_service.world_size, 1]
 
     def _own_state(self, exact: bool) -> dict[str, Any]:
+        work = self._pass
+        if not exact or work is None:
+            return self._own_state_now(exact)
+        return work.guard.read("state_dict()", partial(self._own_state_now, exact))
+
+    def _own_state_now(self, exact: bool) -> dict[str, Any]:
         position = self._position_now()
+        exact = exact and position.position is not None
+        if exact:
+            self._epochs.check_at_work()
+        state = self._run.own_state(position, exact=exact)
         self._epochs.note_saved(position)
-        return self._run.own_state(position, exact=exact)
+        return state
 
     def _start(self, epoch: int) -> LoaderState:
         run = self._run

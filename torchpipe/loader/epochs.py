@@ -66,6 +66,7 @@ class Live(Generic[P]):
     work: Callable[[], AtWork[P] | None]
     holder: Callable[[], object]
     after: Fresh
+    before: Fresh | Loaded[P]  # what it began with
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,12 @@ class Epochs(Generic[P]):
             _warn_of_two_ways(left.epoch, left.delivered, coming.epoch, things)
         return coming
 
-    def begin(self, work: Callable[[], AtWork[P] | None], holder: Callable[[], object], epoch: int) -> None:
-        """``epoch`` is being iterated. The machine keeps neither alive, but for what ``work`` holds."""
-        self.form, self.begun = Live(work, holder, Fresh(epoch + 1)), True
+    def begin(
+        self, work: Callable[[], AtWork[P] | None], holder: Callable[[], object], before: Fresh | Loaded[P]
+    ) -> None:
+        """``before``, which :meth:`next` gave, is being iterated. Nothing is kept alive but what ``work`` holds."""
+        epoch = before.epoch if isinstance(before, Fresh) else before.position.epoch
+        self.form, self.begun = Live(work, holder, Fresh(epoch + 1), before), True
 
     def end(self, work: AtWork[P] | None = None) -> None:
         """The epoch at work is over (all of ``work`` was handed out), or given up: what comes after it follows."""
@@ -144,11 +148,27 @@ class Epochs(Generic[P]):
         if isinstance(form, Live) and (work is None or form.work() in (work, None)):
             self.form = form.after
 
-    def park(self, work: AtWork[P], position: Callable[[], P]) -> None:
-        """``work`` was left in mid-epoch, at ``position``."""
+    def park(self, work: AtWork[P], position: Callable[[], P], *, failed: bool = False) -> None:
+        """``work`` was left in mid-epoch, at ``position``. If it has ``failed``, and handed out nothing of a state that
+        was loaded, that is still to come.
+        """
         form = self.form
-        if isinstance(form, Live) and form.work() in (work, None):  # None: the collector has dropped it
+        if not isinstance(form, Live) or form.work() not in (work, None):  # None: the collector has dropped it
+            return
+        before = form.before
+        unread = isinstance(before, Loaded) and work.delivered == before.position.delivered
+        if failed and unread and form.after.announced:
+            self.form = before
+        else:
             self.form = Parked(work.epoch, work.delivered, position, form.after)
+
+    def check_at_work(self) -> None:
+        """Raises: StateError unless an iterator is at work: whoever makes its items makes an exact state."""
+        if self.work is None:
+            raise StateError(
+                "an exact state is one of a loop that is at work, and this one has not begun, or was left (break). "
+                "Load a state that is not exact, take an item, and save exact=True before the loop is left"
+            )
 
     def keep(self) -> None:
         """What is at work is going to be closed: note its position, or why there is none."""

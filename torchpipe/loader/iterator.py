@@ -231,7 +231,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             raise
         except BaseException:
             work.stop(finished=False)
-            self._epochs.park(work, work.position)
+            self._epochs.park(work, work.position, failed=True)
             raise
         if self._left is not None:
             self._left -= 1

@@ -105,7 +105,7 @@ class Run:
 
     def own_state(self, position: LoaderState, *, exact: bool = False) -> dict[str, Any]:
         """The flat dict of this rank's position; ``exact``: such that a resume makes nothing again."""
-        if exact and position.position is not None:
+        if exact:
             identity: dict[str, Any] = position.identity
             start = EpochStart(**identity, delivered=position.delivered, state=position.position)
             position = replace(position, position=self.service.exact_position(start))
