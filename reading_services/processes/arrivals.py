@@ -43,7 +43,7 @@ def arrival_of(message: ChunkMessage, payload: memoryview, receiver: Receiver) -
         count=message.count,
         nbytes=sum(message.layout.sizes),
         snapshot=message.snapshot,
-        courses=message.courses,
+        choices=message.choices,
         ended=message.ended,
         error=None if message.error is None else load_error(message.error),
         delivery=delivery,

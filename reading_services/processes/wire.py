@@ -18,10 +18,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reading_services.engine.messages import Message
+from torchpipe.node.course import Choices
 
 __all__ = ["ChunkMessage", "Dispatched", "EndEpoch", "Failed", "Grant", "Layout", "Placed", "Ready", "Request", "Stop"]
 
@@ -68,7 +68,7 @@ class ChunkMessage(Message):
     snapshot: bytes | None
     ended: bool
     error: bytes | None
-    courses: Sequence[int] = ()
+    choices: Choices | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

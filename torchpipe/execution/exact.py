@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.shard import Chunk, other_choices
+from torchpipe.node.course import course_after
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.state.rotation import Rotation
 
@@ -61,7 +62,7 @@ def cursor_from(chunk: Chunk, shard: int, cursor: Cursor, words: str) -> Cursor:
     if chunk.error is not None:
         error = chunk.error
         raise no_exact(shard, cursor.count, f"{type(error).__name__}: {error}") from error
-    if not chunk.items or (chunk.courses and cursor.course not in (None, chunk.courses[0])):
+    if not chunk.items or (chunk.choices and cursor.course not in (None, course_after(chunk.choices, 1))):
         raise StateMismatchError(other_choices(shard, cursor.count, words))
     if chunk.notice is not None or chunk.snapshot is None:
         raise no_exact(shard, cursor.count, str(chunk.notice))

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 from torchpipe.errors import GraphError, IteratorInvalidated, StateError
@@ -24,6 +24,7 @@ from torchpipe.execution.provider import AHEAD, ShardPosition, ShardProvider, St
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
+from torchpipe.node.course import Choices, course_after
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor
@@ -99,8 +100,33 @@ class Merges:
 
 
 _ALL = 1 << 62
-CursorParts: TypeAlias = tuple[bytes | None, int, int, int | None]
-"""A shard's position: a snapshot, the items to drop after it, the items before all, its course (None: not known)."""
+CourseAt: TypeAlias = int | tuple[Choices, int] | None
+"""The course of a shard: after so many items of those that the choices were taken with; None: not known."""
+CursorParts: TypeAlias = tuple[bytes | None, int, int, CourseAt]
+"""A shard's position: a snapshot, the items to drop after it, the items before all, its course."""
+
+
+def _cursor(snapshot: bytes | None, skip: int, count: int, course: CourseAt) -> Cursor:
+    return Cursor(snapshot, skip, count, course_after(*course) if isinstance(course, tuple) else course)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Items number ``first`` to ``last`` - 1 of a chunk."""
+
+    choices: Choices
+    first: int
+    last: int
+
+
+def _course_after(chosen: Sequence[_Chosen], items: int) -> CourseAt:
+    """The course after so many items, at least one, of all of ``chosen``."""
+    for part in chosen:
+        at = part.first + items
+        if at <= part.last:
+            return part.choices, at
+        items = at - part.last
+    return None
 
 
 @dataclass(slots=True)
@@ -108,15 +134,15 @@ class _Rest:
     """What is at hand of a shard, and in no block. ``snapshots``: each after so many of the items."""
 
     items: list[Any] = field(default_factory=list)
-    courses: Sequence[int] = ()  # after each of the items, where they are told
+    chosen: list[_Chosen] = field(default_factory=list)  # in the order of the items, where it is told
     snapshots: list[tuple[int, bytes]] = field(default_factory=list)
     ended: bool = False
     error: BaseException | None = None  # after the items
     after: bytes | None = None  # where the next pass begins
 
     def add(self, chunk: Chunk) -> None:
-        if chunk.courses:
-            self.courses = [*self.courses, *chunk.courses] if self.items else chunk.courses
+        if chunk.choices is not None and chunk.items:
+            self.chosen.append(_Chosen(chunk.choices, 0, len(chunk.items)))
         self.items = [*self.items, *chunk.items] if self.items else chunk.items
         if chunk.ended:
             self.after = chunk.snapshot
@@ -124,13 +150,20 @@ class _Rest:
             self.snapshots.append((len(self.items), chunk.snapshot))
         self.ended, self.error = chunk.ended, chunk.error
 
-    def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]], Sequence[int]]:
-        """The first ``count`` items, the snapshots on the way, and the courses."""
+    def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]], list[_Chosen]]:
+        """The first ``count`` items, the snapshots on the way, and what was chosen."""
         taken, self.items = self.items[:count], self.items[count:]
-        courses, self.courses = self.courses[:count], self.courses[count:]
         snapshots = [(at, snapshot) for at, snapshot in self.snapshots if at <= count]
         self.snapshots = [(at - count, snapshot) for at, snapshot in self.snapshots if at > count]
-        return taken, snapshots, courses
+        chosen = list[_Chosen]()
+        while count > 0 and self.chosen:
+            part = self.chosen.pop(0)
+            last = min(part.last, part.first + count)
+            chosen.append(_Chosen(part.choices, part.first, last))
+            if last < part.last:
+                self.chosen.insert(0, _Chosen(part.choices, last, part.last))
+            count -= last - part.first
+        return taken, snapshots, chosen
 
     @property
     def open(self) -> bool:
@@ -161,7 +194,7 @@ class MergePosition:
     block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
     size: int = 0  # of the block, when it was full
     snapshots: list[list[tuple[int, bytes]]] = field(default_factory=list)  # of the shards in turn, in the block
-    courses: list[Sequence[int]] = field(default_factory=list)  # the same, after each item
+    chosen: list[list[_Chosen]] = field(default_factory=list)  # the same
     single_shard: bool = False  # all of the block is of the shard whose turn it is
 
     @property
@@ -179,8 +212,7 @@ class MergePosition:
             for at, newer in self.snapshots[number]:
                 if at <= items:
                     snapshot, skip = newer, items - at
-            course = self.courses[number][items - 1] if self.courses[number] else None
-            cursors[shard] = (snapshot, skip, count + items, course)
+            cursors[shard] = (snapshot, skip, count + items, _course_after(self.chosen[number], items))
         if not self.ragged:
             turns = min(1, taken) if self.single_shard else taken
             return cursors, (self.turn + turns) % len(self.live) if self.live else 0, False
@@ -190,7 +222,7 @@ class MergePosition:
     def rotation(self, taken: int, items_behind: int) -> Rotation:
         """The same as a state."""
         cursors, turn, ragged = self.after(taken)
-        return Rotation(tuple(Cursor(*parts) for parts in cursors), tuple(self.live), turn, ragged, items_behind)
+        return Rotation(tuple(_cursor(*parts) for parts in cursors), tuple(self.live), turn, ragged, items_behind)
 
 
 def shards_in_turn(cursors: list[CursorParts], live: list[int], turn: int, ragged: bool) -> tuple[list[int], int, bool]:
@@ -262,7 +294,9 @@ class MergeIterator(NodeIterator[Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         rotation = Rotation.from_state(state, len(self._rests))
         announce_replays((cursor, cursor.count) for cursor in rotation.cursors)
-        cursors = [(cursor.snapshot, cursor.skip, cursor.count, cursor.course) for cursor in rotation.cursors]
+        cursors: list[CursorParts] = [
+            (cursor.snapshot, cursor.skip, cursor.count, cursor.course) for cursor in rotation.cursors
+        ]
         self._position = MergePosition(cursors, list(rotation.live), rotation.turn, rotation.ragged)
         self._items_behind = rotation.items_behind
 
@@ -272,12 +306,12 @@ class MergeIterator(NodeIterator[Any]):
         return [
             ShardPosition(
                 shard=self._numbers[index],
-                cursor=Cursor(snapshot, skip, course=course),
-                count=count,
+                cursor=replace(_cursor(*parts), count=parts[1]),
+                count=parts[2],
                 branch=self.branch,
                 lane=self._lane(index),
             )
-            for index, (snapshot, skip, count, course) in ((index, at.cursors[index]) for index in at.live)
+            for index, parts in ((index, at.cursors[index]) for index in at.live)
         ]
 
     def beginning_of(self, branch: int) -> list[ShardPosition]:
@@ -365,14 +399,14 @@ class MergeIterator(NodeIterator[Any]):
         # Full rounds, and of one more round as many as come before the first shard that has nothing left
         size = min(min(ready) * len(in_turn) + ready.index(min(ready)), most, len(in_turn) if ragged else most)
         block: list[Any] = [None] * size
-        snapshots, courses = [], []
+        snapshots, chosen = [], []
         for index, shard in enumerate(in_turn):
-            items, on_the_way, after_each = self._rests[shard].take(-(-(size - index) // len(in_turn)))
+            items, on_the_way, chosen_there = self._rests[shard].take(-(-(size - index) // len(in_turn)))
             block[index :: len(in_turn)] = items
             snapshots.append(on_the_way)
-            courses.append(after_each)
+            chosen.append(chosen_there)
         block.reverse()
-        return MergePosition(cursors, live, turn, ragged, in_turn, block, size, snapshots, courses)
+        return MergePosition(cursors, live, turn, ragged, in_turn, block, size, snapshots, chosen)
 
     def stats(self) -> MergeStats:
         """How long it waited, for whom. Any thread."""

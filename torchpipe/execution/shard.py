@@ -6,8 +6,7 @@ Runs in the user's process (in-process execution) or in a worker; the same code 
 from __future__ import annotations
 
 import time
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from inspect import isroutine
 from itertools import islice
@@ -21,7 +20,7 @@ from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
-from torchpipe.node.course import Course, has_course
+from torchpipe.node.course import Choices, Course, has_course
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator, refusing_misfits
@@ -59,6 +58,7 @@ _COURSE = "course"  # in a shard's snapshot: the choices up to there, if they ar
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 _NOT_KNOWN: Any = object()  # in the place of an item
+_NO_COURSE = Course()
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Chunk:
 
     ``snapshot`` describes the position after the last item; ``ended`` says that the shard has no more: then it says
     where the next pass begins, if that is not the start. ``error`` was raised after the last item, in place of the next
-    one. ``notice`` is a warning for the user. ``courses``: the choices up to each of the items, where they are known.
+    one. ``notice`` is a warning for the user. ``choices``: those up to each of the items, where they are known.
     """
 
     items: list[Any] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Chunk:
     ended: bool = False
     error: BaseException | None = None
     notice: str | None = None
-    courses: Sequence[int] = ()
+    choices: Choices | None = None
 
 
 class Keep(Protocol):
@@ -213,6 +213,7 @@ class Shard:
                     self._random.load_state_dict(random)
         self._iterator.drop(cursor.skip, course.step)
         self._check_course(cursor)
+        course.taken()  # chunks tell what comes from here on
         self._stream = self._iterator.items()
         self.produced = self._first = position
 
@@ -252,9 +253,8 @@ class Shard:
         keep = keep if self._runs_users_code else None
         items, policy = chunk.items, self._policy
         stream = self._stream
-        if self._context is not None and self._context.shared.course.known:
-            courses = chunk.courses = array("q")
-            stream = self._context.shared.course.along(stream, courses)
+        course = _NO_COURSE if self._context is None else self._context.shared.course
+        stream = course.along(stream)
         stream = stream if keep is None else map(keep, stream)
         began = now = time.perf_counter()
         first, due = self.produced, False
@@ -276,6 +276,7 @@ class Shard:
                 if due or len(items) >= limit or now - began >= seconds:
                     break
             self.produced = first + len(items)
+            chunk.choices = course.taken()
             if chunk.ended:
                 chunk.snapshot = self._next_pass()
             elif due:
@@ -286,7 +287,7 @@ class Shard:
                 raise
             words = getattr(self.graphs[self.branch], "item_words", ())
             add_position(error, self.spec.describe(first + len(items), *words))
-            chunk.error = error
+            chunk.error, chunk.choices = error, chunk.choices or course.taken()
         finally:
             self.produced = first + len(items)
             if keep is not None:

@@ -4,27 +4,36 @@ Runs in every process that makes the items of shards.
 
 A resume makes the items since a snapshot again. If code has been changed meanwhile so that a ``filter`` leaves out
 others, or a ``flatmap`` makes more, these are other items, and what follows them begins elsewhere in the data. A shard
-therefore tells with each item the course that led there, and a state that is loaded has to come to the same. What items
+therefore tells with its items the course that led there, and a state that is loaded has to come to the same. What items
 hold is no choice.
 """
 
 from __future__ import annotations
 
+import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from itertools import repeat
+from operator import itemgetter
+from typing import TypeAlias, TypeVar
+
+import numpy as np
 
 from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_ours, traits_of, walk
 
-__all__ = ["Course", "has_course"]
+__all__ = ["Choices", "Course", "course_after", "has_course"]
 
 T = TypeVar("T")
 
+Choices: TypeAlias = tuple[int, bytes]
+"""The course before, and what was noted since, eight bytes each."""
+
 _CHOOSES = "_torchpipe_chooses"  # of a node; None where choices of the graph cannot be compared
-_MASK = (1 << 61) - 1
-_FACTOR = 1_000_003
+_STEP = -1 << 63  # in the log: an item was handed out; no choice is that
+_LONG = 1 << 16  # a log, where nobody takes it
+_first = itemgetter(0)
 
 
 def has_course(graph: DataPipe) -> bool:
@@ -50,43 +59,59 @@ def _reads_at_will(node: DataPipe) -> bool:
     return not is_ours(type(node).__module__) and not traits_of(node).one_to_one
 
 
+def _nothing(_: int) -> None:
+    """Where choices are not counted."""
+
+
 class Course:
     """``known``: True if choices are counted, as in the pass of a shard that :func:`has_course`.
 
-    A choice is a number: how many parts an item has, which group it goes into. Each item that the shard hands out
-    counts too, so that it matters between which of them a choice was made.
+    A choice is a number, which nodes ``note``: how many parts an item has, which group it goes into. Each item that the
+    shard hands out counts too, so that it matters between which of them a choice was made. What was noted is a log,
+    and the course its checksum: so a log that was sent says what the course was at each of its items.
     """
 
-    __slots__ = ("known", "value")
+    __slots__ = ("_before", "_log", "_steps", "known", "note")
 
     def __init__(self, known: bool = False) -> None:
         self.known = known
-        self.value = 0  # from 0 to 2**61
+        self.note: Callable[[int], object] = _nothing
+        self._before = 0  # the course before the log
+        self._log = array("q")
+        if known:
+            self.note = self._log.append
+            self._steps = map(self._log.append, repeat(_STEP))
 
-    def note(self, choice: int) -> None:
-        if self.known:
-            self.value = (self.value * _FACTOR + choice + 2) & _MASK
+    @property
+    def value(self) -> int:
+        """The course up to here, from 0 to 2**32 - 1."""
+        return zlib.crc32(self._log, self._before)
 
     def step(self) -> None:
         """The shard has handed out an item."""
-        self.value = (self.value * _FACTOR + 1) & _MASK
+        self._log.append(_STEP)
+        if len(self._log) > _LONG:
+            self.taken()
 
-    def along(self, stream: Iterator[T], values: array[int]) -> Iterator[T]:
-        """``stream``, each item of which is a step; ``values`` gets the course up to it."""
-        note = values.append
-        for item in stream:
-            self.value = value = (self.value * _FACTOR + 1) & _MASK
-            note(value)
-            yield item
+    def along(self, stream: Iterator[T]) -> Iterator[T]:
+        """``stream``, each item of which is a step; without a line of Python for each."""
+        return map(_first, zip(stream, self._steps)) if self.known else stream  # the steps have no end
+
+    def taken(self) -> Choices | None:
+        """What was noted since it was taken before; None: the course is not known."""
+        before, log = self._before, self._log.tobytes()
+        self._before = zlib.crc32(log, before)
+        del self._log[:]
+        return (before, log) if self.known else None
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Meanwhile, choices are made again that the course has already."""
-        value = self.value
+        note, self.note = self.note, _nothing
         try:
             yield
         finally:
-            self.value = value
+            self.note = note
 
     def to_state(self) -> int | None:
         """The course up to here; None: not known."""
@@ -94,5 +119,16 @@ class Course:
 
     def load_state(self, value: int | None) -> None:
         """Go on from what :meth:`to_state` gave; from a state that does not know it, it stays unknown."""
-        self.known = self.known and value is not None
-        self.value = value or 0
+        self.taken()
+        self._before = value or 0
+        if value is None:
+            self.known, self.note = False, _nothing
+
+
+def course_after(choices: Choices, items: int) -> int:
+    """The course after the first ``items`` of those that ``choices`` were taken with."""
+    before, log = choices
+    if not items:
+        return before
+    steps = np.flatnonzero(np.frombuffer(log, np.int64) == _STEP)
+    return zlib.crc32(memoryview(log)[: 8 * (int(steps[items - 1]) + 1)], before)
