@@ -360,3 +360,46 @@ def test_another_thread_may_take_exact_states(workers: int) -> None:
         state = states[len(states) // 2]
         other.load_state_dict(state)
         assert list(map(repr, other)) == expected[state["delivered"] :]
+
+
+class Stopping:
+    """Ends nothing, though it raises what would."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, number: int) -> bool:
+        if number == 4 and self.path.exists():
+            raise StopIteration(number)
+        return number % 10 != 0
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_function_that_stops_while_items_are_made_again_is_named(workers: int, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+
+    def make() -> DataLoader2[Any]:
+        return loader(IterableWrapper(range(COUNT)).sharding_filter().filter(Stopping(stop)), workers)
+
+    with make() as running:
+        stream = iter(running)
+        for _ in range(20):
+            next(stream)
+        state = running.state_dict()
+        stop.touch()
+        if workers:
+            with pytest.raises(
+                StateError, match=r"shard 0 after item 10: RuntimeError: generator raised StopIteration"
+            ):
+                running.state_dict(exact=True)
+        rest = list(stream)
+    with make() as other:
+        other.load_state_dict(state)
+        with pytest.raises(RuntimeError) as told:
+            next(iter(other))
+        notes = "\n".join(told.value.__notes__)
+        assert "__call__() raised StopIteration" in notes
+        assert "raised in Filter(Stopping) for one of the items before item 10 of shard 0" in notes
+        assert other.epoch == 0
+        stop.unlink()
+        assert list(other) == rest

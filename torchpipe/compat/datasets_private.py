@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 __all__ = ["files_of_shards", "keeps_a_buffer", "why_not_by_shards"]
 
@@ -48,8 +51,17 @@ def files_of_shards(dataset: Any) -> list[str]:
 
 
 def _name(item: Any) -> str | None:
-    if isinstance(item, str | int | float | bool):
+    """What tells ``item`` from others: plain values and paths, and rows, dicts and arrays of them; else None."""
+    if isinstance(item, str | int | float | bool | complex):
         return str(item)
+    if isinstance(item, os.PathLike | bytes):
+        return str(os.fspath(item))
+    if isinstance(item, np.generic | np.ndarray):
+        return f"{item.dtype}{item.shape}{_name(item.tolist())}"
+    if isinstance(item, tuple | list | dict):
+        held = item.items() if isinstance(item, dict) else item
+        parts = ["" if part is None else _name(part) for part in held]
+        return None if None in parts else repr(parts)
     # Of datasets' iterables over files: the path that it begins with
     given = getattr(item, "args", None)
     if isinstance(given, tuple) and given:

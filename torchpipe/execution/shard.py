@@ -182,12 +182,26 @@ class Shard:
             ),
         )
         self._iterator = context.iterate(graph)
-        course = context.shared.course
         self._context = context
-        self._holders = Holders(self._iterator)
         self._assumptions = [(context.node_id(node), node.assumption()) for node in walk(graph) if has_assumption(node)]
         self._first_snapshot_due = snapshot_first or (state is None and bool(self._assumptions))
         self._goes_on = any(map(goes_on, walk(graph)))
+        try:
+            self._go_to(cursor, state, context)
+        except StateError:
+            raise
+        except Exception as error:
+            if position:
+                at = spec.describe(position, word_of(graph))
+                add_position(error, f"one of the {items_word(graph)} before {at}, which are made again")
+            raise
+        self._stream = self._iterator.items()
+        self.produced = self._first = position
+
+    def _go_to(self, cursor: Cursor, state: Any, context: Context) -> None:
+        """Bring the pass that has begun to ``cursor``, whose snapshot says ``state``."""
+        spec, course = self.spec, context.shared.course
+        self._holders = Holders(self._iterator)
         if state is not None:
             with refusing_misfits(f"shard {spec.shard}"):
                 saved, random = state["iterator"], state.get("random")
@@ -214,8 +228,6 @@ class Shard:
         self._iterator.drop(cursor.skip, course.step)
         self._check_course(cursor)
         course.taken()  # chunks tell what comes from here on
-        self._stream = self._iterator.items()
-        self.produced = self._first = position
 
     def snapshot(self) -> bytes | None:
         """Of where it stands; None where nothing but all of its items, made again, leads there. Raises: StateError."""
@@ -383,8 +395,14 @@ class Shard:
 
 def items_word(graph: DataPipe) -> str:
     """What the items of a graph are called, in the plural."""
-    word: str = getattr(graph, "item_words", ("item",))[0]
+    word = word_of(graph)
     return f"{word}es" if word.endswith("ch") else f"{word}s"
+
+
+def word_of(graph: DataPipe) -> str:
+    """What an item of a graph is called."""
+    word: str = getattr(graph, "item_words", ("item",))[0]
+    return word
 
 
 _CAUSES = (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -206,3 +207,37 @@ def test_options_of_files_are_refused_for_streams() -> None:
     for options in ({"piece_bytes": 5}, {"plan_file": "plan"}):
         with pytest.raises(ValueError, match=f"{next(iter(options))}=.* is for readers of files.* Leave"):
             node.shard_pieces(**options)
+
+
+def of_any(files: list[Any]) -> Any:
+    for file in files:
+        yield from ({"id": row, "of": repr(file)} for row in range(ROWS))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: Path(f"{number}.bin"),
+        lambda number: ("part", number),
+        lambda number: {"path": Path(f"{number}.bin"), "rows": (0, number)},
+        lambda number: np.int64(number),
+        lambda number: np.arange(number, number + 3),
+    ],
+)
+def test_L7_streams_of_other_arguments_than_text_are_told_apart(make: Callable[[int], Any]) -> None:
+    def loader(numbers: list[int]) -> DataLoader2[Any]:
+        stream = datasets.IterableDataset.from_generator(of_any, gen_kwargs={"files": list(map(make, numbers))})
+        return DataLoader2(HuggingFaceReader(stream).shard_pieces())
+
+    with loader([0, 1, 2]) as first:
+        running = iter(first)
+        for _ in range(ROWS + 3):
+            next(running)
+        state, rest = first.state_dict(), list(running)
+    with loader([0, 1, 2]) as same:
+        same.load_state_dict(state)
+        assert list(same) == rest
+    for others in ([1, 0, 2], [0, 1, 3]):
+        with loader(others) as other, pytest.raises(StateMismatchError, match="StreamPieces found has changed"):
+            other.load_state_dict(state)
+            next(iter(other))

@@ -18,7 +18,7 @@ from torchpipe.iter._shared.paths import ListedKeys, PathList, local_files
 from torchpipe.node.context import Context
 from torchpipe.node.describe import names_below
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe, divides, walk
+from torchpipe.node.traits import DataPipe, divides, stream_arguments, walk
 from torchpipe.node.validate import check_count
 
 __all__ = ["FilePieces", "StreamPieces", "rows_kept"]
@@ -112,8 +112,7 @@ class FilePieces(Switched[Piece]):
         _check_enough(len(self.plan), num_shards, f"{self.explained()} cannot", way_out)
 
     def made_of(self) -> Mapping[str, Any]:
-        arguments = {name: value for name, value in vars(self).items() if name not in self.fingerprint_ignores}
-        return {**arguments, "paths": self.paths, "files": local_files(self.paths)}
+        return {**stream_arguments(self), "paths": self.paths, "files": local_files(self.paths)}
 
     def iterate(self, context: Context) -> NodeIterator[Piece]:
         return _PiecesIterator(self, context, self.plan, range(len(self.plan)))
