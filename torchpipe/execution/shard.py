@@ -192,7 +192,7 @@ class Shard:
             raise
         except Exception as error:
             if position:
-                at = spec.describe(position, word_of(graph))
+                at = spec.describe(position, _word_of(graph))
                 add_position(error, f"one of the {items_word(graph)} before {at}, which are made again")
             raise
         self._stream = self._iterator.items()
@@ -395,11 +395,11 @@ class Shard:
 
 def items_word(graph: DataPipe) -> str:
     """What the items of a graph are called, in the plural."""
-    word = word_of(graph)
+    word = _word_of(graph)
     return f"{word}es" if word.endswith("ch") else f"{word}s"
 
 
-def word_of(graph: DataPipe) -> str:
+def _word_of(graph: DataPipe) -> str:
     """What an item of a graph is called."""
     word: str = getattr(graph, "item_words", ("item",))[0]
     return word
