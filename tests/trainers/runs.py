@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DistributedSampler, default_collate
+from torch.utils.data import DistributedSampler, IterableDataset, default_collate
 
 from examples.trainers.killed import BATCH_SIZE, DIGITS, Digits, digits
 from reading_services import (
@@ -29,14 +29,40 @@ def _noisy(index: int, generator: np.random.Generator) -> dict[str, Any]:
     return {"identity": index, "pixels": pixels[index] + 0.1 * noise, "labels": labels[index]}
 
 
+class Stream(IterableDataset[dict[str, Any]]):
+    """A rank's digits, in an order of its own, which its state alone tells."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self._mine = range(rank, DIGITS - DIGITS % ranks, ranks)
+        self._drawing = torch.Generator().manual_seed(SEED + rank)
+        self._order: list[int] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if not self._order:
+            self._order = torch.randperm(len(self._mine), generator=self._drawing).tolist()
+        while self._order:
+            pixels, labels = digits()
+            index = self._mine[self._order.pop()]
+            noise = torch.rand(784, generator=self._drawing)
+            yield {"identity": index, "pixels": pixels[index] + 0.1 * noise, "labels": labels[index]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": list(self._order), "drawing": self._drawing.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._order = list(state["order"])
+        self._drawing.set_state(state["drawing"])
+
+
 def _all(_: Any) -> bool:
     return True
 
 
 def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | None = None, group: Any = None) -> Any:
     """``map``, ``map2``, ``actors``: a DataLoader, in process, with 2 workers, with a Ray actor; ``plain``: without a
-    generator of its own; ``dealt``: to ranks by itself; ``graph``, ``unsized``: a DataLoader2, ``shards``: of 2 shards,
-    whatever the ranks. ``change``: of each batch; ``group``: of the ranks that divide data, if these are not all."""
+    generator of its own; ``dealt``: to ranks by itself; ``stream``: of an iterable dataset; ``graph``, ``unsized``: a
+    DataLoader2, ``shards``: of 2 shards, whatever the ranks. ``change``: of each batch; ``group``: of the ranks that
+    divide data, if these are not all."""
     if kind == "plain":
         return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2)
     generator = torch.Generator().manual_seed(SEED)
@@ -45,6 +71,8 @@ def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | N
         if change is not None:
             options["collate_fn"] = lambda samples: change(default_collate(samples))
         return DataLoader(Digits(), BATCH_SIZE, shuffle=True, generator=generator, **options)
+    if kind == "stream":
+        return DataLoader(Stream(rank, ranks), BATCH_SIZE, generator=generator)
     if kind in ("map", "map2", "actors"):
         order: dict[str, Any] = {"shuffle": True}
         if ranks > 1:

@@ -18,7 +18,7 @@ def test_killed_in_mid_epoch_and_at_its_end(kind: str, check_exact: Callable[...
     check_exact("train", kind=kind, kills=[73, 100])
 
 
-@pytest.mark.parametrize("kind", ["map2", "dealt", "graph"])
+@pytest.mark.parametrize("kind", ["map2", "dealt", "graph", "stream"])
 def test_two_ranks(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, ranks=2, kills=[33, 50])
 

@@ -39,6 +39,7 @@ from torchpipe.data.order.samplers import Samplers, load_into, parts_of, put_bac
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
+from torchpipe.data.ranks.graph import ranks_of
 from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.data.walking import item_at, rows_of
@@ -517,6 +518,14 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     def _tell_opaque(self, payload: bytes) -> None:
         self._opaque.tell(payload)
+
+    def _own_pace(self) -> str:
+        if self._ranked is not None and self._ranked.num_replicas > 1:
+            return "give a sampler instead of distributed=, DistributedSampler(dataset, ranks, rank)"
+        graph = self._is_iterable and isinstance(self._plain_dataset(), IterDataPipe)
+        if graph and ranks_of(self._plain_dataset())[1] > 1:
+            return "give the graph to DataLoader2 with OrdinalReadingService(seed, rank, ranks)"
+        return ""
 
     def _ranks_of_claims(self) -> list[int]:
         ranks, rank = ranks_of_sampler([self.dataset, *parts_of(self.sampler), *parts_of(self.batch_sampler)])

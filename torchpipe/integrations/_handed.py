@@ -165,7 +165,8 @@ class Handed(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch that the trainer has trained on, for all ranks to load.
 
-        With DataLoader2 on several ranks a collective: all ranks call it, or none.
+        On several ranks a collective, unless it is a DataLoader whose state is the same on all: all ranks call it, or
+        none.
         """
         if self._before is not None and self._taken and self._unused():
             return shared(self.loader, self._before)

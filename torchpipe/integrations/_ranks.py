@@ -1,8 +1,8 @@
 """States of ranks in trainers' checkpoints. Runs in the user's process.
 
-Trainers that save rank 0's state and hand it to every rank need one for all (:func:`shared`). A checkpoint that all
-ranks write together has keys (:func:`keys_of`): what is the same on all ranks has one, else each rank, or each shard,
-has its own, which that rank alone saves.
+Trainers that save rank 0's state and hand it to every rank need one for all (:func:`shared`): where ranks' states
+differ, they stand side by side. A checkpoint that all ranks write together has keys (:func:`keys_of`): what is the same
+on all ranks has one, else each rank, or each shard, has its own, which that rank alone saves.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from torchpipe.data.order.samplers import parts_of, ranks_of_sampler
 from torchpipe.data.ranks.batches import RankedSampler
-from torchpipe.data.ranks.graph import ranks_of
+from torchpipe.data.ranks.graph import group_of, ranks_of
 from torchpipe.errors import RankError, StateError, StateMismatchError
+from torchpipe.execution.ranks import DataRanks, Talk, data_ranks
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful
@@ -115,13 +116,18 @@ def own_state(loader: Any) -> dict[str, Any]:
 def shared(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
     """``state``, which this rank's ``loader`` has, in a form that every rank can load. All ranks call it, or none.
 
-    A DataLoader's position is a count of batches, the same on all ranks: no rank asks another. The states of a
-    DataLoader2 are joined into one, which is free of ranks; where that cannot be (a graph that divides among ranks
-    apart from shards, or ranks that have not agreed on a seed yet), the states of all ranks stand side by side.
+    A DataLoader's position is mostly a count of batches, the same on all ranks: no rank asks another. The states of a
+    DataLoader2 are joined into one, which is free of ranks. What cannot be joined (open claims, what workers and
+    samplers hold, a graph that divides among ranks apart from shards, ranks that have not agreed on a seed yet) stands
+    side by side.
     """
-    if not isinstance(loader, DataLoader2) or loader.reading_service.world_size == 1:
+    if _is_common(loader):
         return state
+    if not isinstance(loader, DataLoader2):
+        return {_RANKS: group_of(loader, _ranks_of(loader)).objects(Talk.STATES, state)}
     states = loader.reading_service.gather(state)
+    if loader.has_claims:
+        return {_RANKS: states}
     try:
         return merge(states)
     except StateMismatchError:
@@ -133,35 +139,52 @@ def own_part(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
     if set(state) != {_RANKS}:
         return state
     states = state[_RANKS]
-    service = loader.reading_service
-    if len(states) != service.world_size:
+    rank, ranks = _position(loader)
+    if len(states) != ranks:
         raise StateMismatchError(
-            f"the state is that of {len(states)} ranks, side by side, and this run has {service.world_size}: resume on "
-            "as many. States that any number of ranks can load are those of a graph that divides among all shards alike"
+            f"the state is that of {len(states)} ranks, side by side, and this run has {ranks}: resume on as many. "
+            "States that any number of ranks can load are those of a graph that divides among all shards alike"
         )
-    own: dict[str, Any] = states[service.rank]
+    own: dict[str, Any] = states[rank]
     return own
 
 
-def _key(loader: Any) -> str:
-    """The name of this rank's state, where shards have none of their own. What is equal on all ranks has one name."""
+def _position(loader: Any) -> tuple[int, int]:
+    """(rank, number of ranks) of ``loader``."""
     if isinstance(loader, DataLoader2):
-        rank, ranks = loader.reading_service.rank, loader.reading_service.world_size
-    elif not _is_common(loader) and dist.is_available() and dist.is_initialized():
-        rank, ranks = dist.get_rank(), dist.get_world_size()
-    else:
-        rank, ranks = 0, 1
-    return "state" if ranks == 1 else f"rank {rank} of {ranks}"
+        return loader.reading_service.rank, loader.reading_service.world_size
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    ranks = _ranks_of(loader)
+    return ranks.rank, ranks.count
+
+
+def _ranks_of(loader: Any) -> DataRanks:
+    sampler = loader._index_sampler
+    return sampler.ranks if isinstance(sampler, RankedSampler) else data_ranks(True, "a state of all ranks")
 
 
 def _is_common(loader: Any) -> bool:
-    """True if the state of a DataLoader is a count alone, which is equal on all ranks. What workers, datasets and other
-    samplers hold is a rank's own, and so is an order that each rank draws.
+    """True if the state is equal on all ranks: that of a DataLoader, where it is a count alone. What workers, datasets
+    and other samplers hold is a rank's own, and so are open claims, and an order that each rank draws.
     """
+    if _position(loader)[1] == 1:
+        return True
+    if isinstance(loader, DataLoader2) or loader.has_claims:
+        return False
     if loader._is_iterable or is_stateful(loader.dataset):
         return False
     samplers = [*parts_of(loader.sampler), *parts_of(loader.batch_sampler)]
     return all(item is None or type(item) in _COUNTED for item in samplers)
+
+
+def _key(loader: Any) -> str:
+    """The name of this rank's state, where shards have none of their own. What is equal on all ranks has one name."""
+    return "state" if _is_common(loader) else "rank {} of {}".format(*_position(loader))
+
+
+def _has_keys_of_shards(loader: Any) -> bool:
+    return isinstance(loader, DataLoader2) and loader.reading_service.total_shards is not None and not loader.has_claims
 
 
 def keys_of(loader: Any, state: dict[str, Any], step: int) -> dict[str, bytes]:
@@ -169,7 +192,7 @@ def keys_of(loader: Any, state: dict[str, Any], step: int) -> dict[str, bytes]:
 
     ``step``: how many batches this rank has had since the run began, through all resumes.
     """
-    if isinstance(loader, DataLoader2) and loader.reading_service.total_shards is not None:
+    if _has_keys_of_shards(loader):
         return shard_states(state, step)
     return {_key(loader): encode(state)}
 
@@ -180,15 +203,14 @@ def state_of_keys(loader: Any, kept: dict[str, Any]) -> tuple[dict[str, Any], in
     Raises: StateMismatchError for parts that are missing or of two saves, StateError for damage, RankError where that
     has happened on another rank.
     """
-    service = loader.reading_service if isinstance(loader, DataLoader2) else None
-    if service is not None and service.total_shards is not None:
-        return _of_shards(service, kept)
+    if _has_keys_of_shards(loader):
+        return _of_shards(loader.reading_service, kept)
     key = _key(loader)
     if key not in kept:
         raise StateMismatchError(
             f"this loader needs {key!r} of the checkpoint, which has {', '.join(map(repr, [*kept][:8])) or 'nothing'}: "
-            "load on as many ranks as saved it, and with the same kind of loader. What any number of ranks can load is "
-            "saved with total_shards=..., or by DataLoader(distributed=...)"
+            "load on as many ranks as saved it, and with the same kind of loader; if it had claims, call claims() "
+            "before. What any number of ranks can load is saved with total_shards=, or by DataLoader(distributed=)"
         )
     if not isinstance(kept[key], bytes | bytearray):
         raise StateError(f"{key!r} of the checkpoint is damaged: it is {kept[key]!r:.60}, and no bytes")

@@ -53,6 +53,11 @@ class Claimable:
             made._load(loaded)
         return made  # type: ignore[no-any-return]
 
+    @property
+    def has_claims(self) -> bool:
+        """True if claims have been made, or are in the loaded state: a state is then one of this rank alone."""
+        return self._claims is not None or self._claims_to_load is not None
+
     def _iterate_claims(self, claims: Claims[Any]) -> Any:
         if self._claims is not claims:
             raise IteratorInvalidated("these claims are those of the loader no more: use the ones made last")

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
         def _tell_opaque(self, payload: bytes) -> None: ...
 
+        def _own_pace(self) -> str: ...
+
         def _ranks_of_claims(self) -> list[int]: ...
 
         def _iterate_claims(self, claims: Any) -> Any: ...
@@ -176,7 +178,8 @@ class Claims(Generic[T]):
     open claims again, in order, and goes on behind the last one given. It makes the items between the oldest open one
     and the last one again, and those of up to ``ahead / 8`` more.
 
-    Raises: TypeError or ValueError for arguments out of range, and for a loader whose items come in any order.
+    Raises: TypeError or ValueError for arguments out of range, for a loader whose items come in any order, and for one
+    whose ranks wait for each other.
     """
 
     def __init__(
@@ -193,6 +196,10 @@ class Claims(Generic[T]):
         if not getattr(loader, "in_order", True):
             raise ValueError(
                 "claims need in_order=True: with in_order=False items have no number that another run would give them"
+            )
+        if advice := loader._own_pace():
+            raise ValueError(
+                "each rank takes claims at its own pace, and the ranks of this loader begin epochs together: " + advice
             )
         check_choice("stale", stale, ("again", "drop"))
         self._loader = loader
