@@ -24,6 +24,7 @@ from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.claimable import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
+from torchpipe.loader.mixtures import Mixture, mixtures_of
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, RankLayout, state_of_all
@@ -233,6 +234,27 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         self._check_process()
         item: T_co = item_at(self._run, self._position_now(), check_count("step", step, at_least=0), epoch)
         return item
+
+    def mixtures(self) -> list[Mixture]:
+        """What each ``mix`` of the graph has drawn at :meth:`state_dict`'s position, from its first input on; of the
+        shards of this rank, and of this epoch.
+
+        This process makes the items since the last snapshots again, as ``state_dict(exact=True)`` does. Raises:
+        StateError where no exact state can be taken, or the positions of nodes cannot be told.
+        """
+        self._check_process()
+        return mixtures_of(self._run, self._position_now())
+
+    def next_change(self) -> int:
+        """From which number on the ``weights`` of every ``mix`` may be others in a run that goes on from here: behind
+        what each shard of this rank has come to. With several ranks, take the largest of all.
+
+        Raises: ValueError for a graph without ``mix``; as :meth:`mixtures`.
+        """
+        found = self.mixtures()
+        if not found:
+            raise ValueError("the graph has no mix(): there are no weights that might change")
+        return max(mixture.next_change for mixture in found)
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""

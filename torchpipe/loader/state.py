@@ -11,6 +11,7 @@ from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
 from torchpipe.node.fingerprint import first_argument, first_difference
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
+from torchpipe.state.growth import grown
 from torchpipe.state.ranks import deal, is_of_agreement, merge
 
 __all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "RankLayout", "state_of_all"]
@@ -68,6 +69,8 @@ class LoaderState(Epoch):
         Raises: StateMismatchError, showing both sides; StateError for what is no loader state.
         """
         flat = FlatState.read(state, allow_pickle=allow_pickle)
+        if flat.graph != graph_text:
+            flat = grown(flat, graph_text, allow_pickle=allow_pickle) or flat
         if flat.graph != graph_text:
             raise StateMismatchError(_graph_difference(flat.graph, graph_text))
         numbers = flat.numbers

@@ -370,6 +370,7 @@ class IterMethods(Generic[T_co]):
         weights: Weights,
         by: Literal["samples", "tokens"] | Callable[[Any], float] = "samples",
         stop: Stop = "first_exhausted",
+        names: Sequence[str] = ...,
     ) -> IterDataPipe[T_co]:
         """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly."""
 

@@ -21,7 +21,9 @@ __all__ = ["Mixer", "Stop", "Weights"]
 T = TypeVar("T")
 
 Stop: TypeAlias = Literal["first_exhausted", "all_exhausted", "restart", "never"]
-Weights: TypeAlias = Sequence[float] | Mapping[int, Sequence[float]] | Callable[[int], Sequence[float]]
+Shares: TypeAlias = Sequence[float] | Mapping[str, float]
+"""A number for each input, or for each name of one: 0 for those that are not named."""
+Weights: TypeAlias = Shares | Mapping[int, Shares] | Callable[[int], Shares]
 
 _END: Any = object()
 _FINE = 1 << 53
@@ -38,8 +40,9 @@ class Mixer(IterDataPipe[T]):
 
     ``weights`` are numbers from 0 on, one for each input; or a dict, from how many samples (or tokens) of this node on
     which weights hold, ``{0: [7, 3], 50_000: [5, 5]}``; or a function that is told that number. Each shard counts
-    alone. Let each input have its own ``sharding_filter``: then the proportion holds in every shard, and no shard reads
-    what others keep.
+    alone. With ``names``, one for each input, weights may be given by them, ``{"web": 7, "books": 3}``, in a schedule
+    too; a name that is left out has 0. Let each input have its own ``sharding_filter``: then the proportion holds in
+    every shard, and no shard reads what others keep.
 
     ``stop``: ``"first_exhausted"`` ends when an input has no more items; ``"all_exhausted"`` goes on with the others;
     ``"restart"`` begins a new pass over it, shuffled anew, until each has ended once; ``"never"`` does so for ever.
@@ -48,7 +51,12 @@ class Mixer(IterDataPipe[T]):
     any shard has come to: items are made again as they were. Others raise StateMismatchError, with what the shard has
     come to. A function has to give the same for numbers that are past; that is checked at a snapshot alone.
 
-    State: what each input lacks, the number of samples (tokens), the pass over each input, a key and a count of draws.
+    Inputs may be added behind the present ones where a state is exact, ``state_dict(exact=True)``: the others go on
+    where they stood. ``loader.mixtures()`` counts what each has given, ``loader.next_change()`` says from which number
+    on weights may be others.
+
+    State: what each input lacks and gave, the number of samples (tokens), the pass over each input, a key and a count
+    of draws.
 
     Raises: ValueError for weights that do not fit the inputs, are negative or sum to nothing; TypeError for an input
     that is no iterable node. While iterating, RuntimeError for an input without items that is to be restarted; or, with
@@ -56,7 +64,10 @@ class Mixer(IterDataPipe[T]):
     UserWarning): ``on_error`` does not leave these out.
     """
 
-    fingerprint_ignores = ("weights",)  # compared by ``assumption``: those that begin later on may be others
+    fingerprint_ignores = (
+        "names",
+        "weights",
+    )  # names are in states; weights are compared by ``assumption``: those that begin later on may be others
     pairs = False
     seeded = True
 
@@ -66,17 +77,23 @@ class Mixer(IterDataPipe[T]):
         weights: Weights,
         by: Literal["samples", "tokens"] | Callable[[Any], float] = "samples",
         stop: Stop = "first_exhausted",
+        names: Sequence[str] = (),
     ) -> None:
         if not datapipes:
             raise ValueError("mix needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_input("mix", datapipe)
+        if isinstance(names, str) or not all(type(name) is str for name in names):
+            raise TypeError(f"names are texts, one for each input, got {names!r:.80}")
+        if names and len(set(names)) != len(datapipes):
+            raise ValueError(f"names has to name each of {len(datapipes)} inputs, got {names!r:.80}")
         check_choice("stop", stop, get_args(Stop))
         if isinstance(by, str):
             check_choice("by", by, ("samples", "tokens"))
         else:
             check_function("by", by)
         self.datapipes = datapipes
+        self.names = tuple(names)
         self.weights = weights
         self.by = by
         self.stop = stop
@@ -86,13 +103,26 @@ class Mixer(IterDataPipe[T]):
         """Which weights hold when. Raises: ValueError, TypeError."""
         weights, count = self.weights, len(self.datapipes)
         if callable(weights):
-            return _Schedule([], weights, count)
-        if not isinstance(weights, Mapping):
-            return _Schedule([(0, _normal(weights, count))], None, count)
-        steps = [(check_count("a key of weights", at, at_least=0), _normal(weights[at], count)) for at in weights]
+            function = weights
+            return _Schedule([], lambda number: self._in_order(function(number)), count)
+        if not isinstance(weights, Mapping) or any(isinstance(key, str) for key in weights):
+            return _Schedule([(0, _normal(self._in_order(weights), count))], None, count)
+        by_number: dict[Any, Any] = {**weights}
+        found = [(check_count("a key of weights", at, at_least=0), self._in_order(by_number[at])) for at in by_number]
+        steps = [(at, _normal(those, count)) for at, those in found]
         if not steps or min(steps)[0] != 0:
             raise ValueError(f"weights as a dict need a key 0, from which they begin, got {list(weights)!r:.60}")
         return _Schedule(sorted(steps), None, count)
+
+    def _in_order(self, weights: Any) -> Any:
+        """``weights`` in the order of the inputs, if they are given by name."""
+        if not isinstance(weights, Mapping):
+            return weights
+        unknown = [name for name in weights if name not in self.names]
+        if unknown:
+            names = ", ".join(map(repr, self.names)) or "none: say names=['web', ...]"
+            raise ValueError(f"weights name {unknown[0]!r:.60}, and the inputs of this mix have the names {names}")
+        return [weights.get(name, 0) for name in self.names]
 
     def assumption(self) -> Any:
         """The weights by steps; of a function, none."""
@@ -184,6 +214,7 @@ class _MixIterator(NodeIterator[T]):
         self.rounds = [0 for _ in self.inputs]
         self.ended = [False for _ in self.inputs]  # True once it has ended
         self.gave = [False for _ in self.inputs]  # True once this pass over it has given an item
+        self.given: list[int] | None = [0 for _ in self.inputs]  # items of the epoch; None: an old state does not say
         self.over = False
         self.items_before = 0
         self.count: float = 0  # samples or tokens
@@ -208,6 +239,8 @@ class _MixIterator(NodeIterator[T]):
             "rounds": list(self.rounds),
             "ended": list(self.ended),
             "gave": list(self.gave),
+            "given": None if self.given is None else list(self.given),
+            "names": list(self.node.names),
             "over": self.over,
             "random": self.random.state_dict(),
             "weights": [[start, list(weights)] for start, weights in held.steps],
@@ -230,6 +263,17 @@ class _MixIterator(NodeIterator[T]):
             if passes:
                 self._restart(number, passes)
         self.ended, self.gave, self.over = list(map(bool, ended)), list(map(bool, gave)), bool(state["over"])
+        given = state.get("given")
+        self.given = None if given is None else [stored_count({"given": each}, "given") for each in given]
+        if self.given is not None and len(self.given) != inputs:
+            raise StateError(f"the state says what {len(self.given)} inputs gave, this mix has {inputs}")
+        names = [*state.get("names", ())]
+        if names and self.node.names and names != [*self.node.names[: len(names)]]:
+            now = ", ".join(map(repr, self.node.names))
+            raise StateMismatchError(
+                f"mix() had inputs named {', '.join(map(repr, names))}, and has {now}: keep "
+                "the order of inputs, and put further ones behind them"
+            )
         self._check_weights(state)
 
     def _check_weights(self, state: dict[str, Any]) -> None:
@@ -327,6 +371,8 @@ class _MixIterator(NodeIterator[T]):
         self.lacks = [lack + weight * size for lack, weight in zip(self.lacks, self.weights)]
         self.lacks[number] -= size
         self.gave[number] = True
+        if self.given is not None:
+            self.given[number] += 1
         self.items_before += 1
         self.count += size
 
