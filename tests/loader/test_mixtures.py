@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, InProcessReadingService
-from torchpipe.errors import StateMismatchError
+from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.iter import IterableWrapper, Mixer
+from torchpipe.state import Cursor, decode, encode
+from torchpipe.state.flat import FlatState
 
 
 def tag(item: list[Any]) -> list[Any]:
@@ -157,3 +160,29 @@ def test_what_cannot_be_added_is_refused() -> None:
     with pytest.raises(StateMismatchError, match="inputs named|another graph"):
         renamed.load_state_dict(state)
         list(renamed)
+
+
+def test_L8_forged_states_of_fewer_sources_are_refused() -> None:
+    with loader_of("ab", {"a": 1, "b": 1}, shards=1) as loader:
+        stream = iter(loader)
+        list(islice(stream, 9))
+        state, number = loader.state_dict(exact=True), loader.next_change()
+    weights = {0: {"a": 1, "b": 1}, number: {"c": 1}}
+    flat = FlatState.read(state)
+    assert flat.position is not None
+    cursor = Cursor.from_state(flat.position["shards"][0])
+    assert cursor is not None
+    for forged in (
+        {"premises": 3},
+        {"premises": [[1]]},
+        {"before": []},
+        {"before": {"a": 1}},
+        {"iterator": 3},
+        {"iterator": {"inputs": [{"inputs": [{"inputs": [{"inputs": []}]}]}]}},
+    ):
+        snapshot = encode({**decode(cursor.snapshot or b""), **forged})
+        position = flat.position | {"shards": [replace(cursor, snapshot=snapshot).to_state()]}
+        other = loader_of("abc", weights, shards=1)
+        with pytest.raises(StateError):
+            other.load_state_dict(replace(flat, position=position).to_dict())
+            list(other)

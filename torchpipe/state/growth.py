@@ -106,7 +106,16 @@ def _moved(cursor: Cursor, graph: str, growth: _Growth, allow_pickle: bool) -> C
             "one pass meet in the graph, or it has to be replayed from its start. Begin a new loader, or declare the "
             "input from the start, with weight 0"
         )
-    _pad(mixer, growth.inputs)
+    try:
+        _pad(mixer, growth.inputs)
+        _renumber(snapshot, growth)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(f"where its mix stands is no such position ({error})") from error
+    return replace(cursor, snapshot=encode(snapshot))
+
+
+def _renumber(snapshot: dict[str, Any], growth: _Growth) -> None:
+    """What a shard's snapshot says of nodes by their numbers."""
     snapshot["premises"] = [
         [growth.number(number), _padded_steps(value, growth.inputs) if number == growth.mixer else value]
         for number, value in snapshot.get("premises", [])
@@ -114,18 +123,14 @@ def _moved(cursor: Cursor, graph: str, growth: _Growth, allow_pickle: bool) -> C
     if "before" in snapshot:
         snapshot["before"] = {growth.number(number): value for number, value in snapshot["before"].items()}
     snapshot.pop("course", None)
-    return replace(cursor, snapshot=encode(snapshot))
 
 
 def _pad(state: dict[str, Any], inputs: int) -> None:
-    try:
-        for name, nothing in _PADDED.items():
-            if isinstance(state.get(name), list):
-                state[name] = [*state[name], *[nothing] * inputs]
-        state["weights"] = _padded_steps(state["weights"], inputs)
-        state["inputs"] = [*state["inputs"], *[Cursor().to_state() for _ in range(inputs)]]
-    except (LookupError, TypeError, ValueError) as error:
-        raise damaged(f"where its mix stands is no such position ({error})") from error
+    for name, nothing in _PADDED.items():
+        if isinstance(state.get(name), list):
+            state[name] = [*state[name], *[nothing] * inputs]
+    state["weights"] = _padded_steps(state["weights"], inputs)
+    state["inputs"] = [*state["inputs"], *[Cursor().to_state() for _ in range(inputs)]]
 
 
 def _padded_steps(steps: Any, inputs: int) -> Any:
