@@ -15,6 +15,7 @@ from tests.exact import exact
 from tests.observe.cli.step_loaders import NAMES, STATE_AT, STEPS
 from torchpipe.observe.cli.main import main
 from torchpipe.state import merge
+from torchpipe.state.shards import shard_states
 
 LOADERS = "tests.observe.cli.step_loaders"
 
@@ -83,7 +84,11 @@ def test_states_of_all_ranks_side_by_side_or_joined(
     torch.save({f"rank {rank}": state for rank, state in enumerate(states)}, both)
     torch.save(merge(states), joined)
     taken = torch.load(ran / "filtered.1.taken", weights_only=False)["taken"]
-    for file in (both, joined):
+    apart = tmp_path / "apart.pt"
+    torch.save({"data": {name: data for state in states for name, data in shard_states(state, 4).items()}}, apart)
+    code, _, err = call(capsys, "rows", apart, f"{LOADERS}:filtered", "--steps", "5", "--rank", 1)
+    assert (code, "--world-size" in err) == (2, True)
+    for file in (both, joined, apart):
         options = ["--steps", "5", "--rank", 1, "--world-size", 2, "--json"]
         _, out, _ = call(capsys, "rows", file, f"{LOADERS}:filtered", *options, "--keep", "id,url")
         rows = [{"id": name, "url": "u"} for name in ids(taken[5])]

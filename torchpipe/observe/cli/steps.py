@@ -6,6 +6,7 @@ The loader is made as that of the rank, without a process group; it is asked, an
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from torchpipe.observe.cli.targets import loader_of_rank
 from torchpipe.state import merge
 
 __all__ = ["batch", "rows"]
+
+_OF_SHARD = re.compile(r"shard \d+ of \d+$")  # as a checkpoint names the state of one, whichever rank hosted it
 
 
 def rows(options: argparse.Namespace) -> tuple[int, Any]:
@@ -98,7 +101,8 @@ def _state_of(states: Mapping[str, State], rank: int | None, world: int | None, 
     found = {where: state for where, state in states.items() if isinstance(state, Mapping)}
     if len(found) == 1:
         return next(iter(found.values()))
-    own = [state for state in found.values() if rank is not None and state.get("rank") == rank]
+    of_ranks = [state for where, state in found.items() if not _OF_SHARD.search(where)]
+    own = [state for state in of_ranks if rank is not None and state.get("rank") == rank]
     if len(own) == 1 and own[0].get("world_size") == (len(found) if world is None else world):
         return own[0]
     if found and all(state.get("world_size") == len(found) for state in found.values()):
