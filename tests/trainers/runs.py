@@ -33,9 +33,13 @@ class Stream(IterableDataset[dict[str, Any]]):
     """A rank's digits, in an order of its own, which its state alone tells."""
 
     def __init__(self, rank: int, ranks: int) -> None:
+        self.rank = rank
         self._mine = range(rank, DIGITS - DIGITS % ranks, ranks)
         self._drawing = torch.Generator().manual_seed(SEED + rank)
         self._order: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._mine)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self._order:
