@@ -26,6 +26,8 @@ PEERS = {
     "torchpipe": Peer("torchpipe_", "torchpipe"),
     "in_process": Peer("in_process", "torchpipe, in process"),
     "dataloader": Peer("torchpipe_dataloader", "torchpipe DataLoader"),
+    "claims": Peer("claims", "torchpipe, claims"),
+    "claims_dataloader": Peer("claims_dataloader", "torchpipe DataLoader, claims"),
     "threads": Peer("threads", "torchpipe DataLoader, threads"),
     "one_thread": Peer("one_thread", "torchpipe DataLoader, one thread"),
     "torch": Peer("torch_dataloader", "torch DataLoader"),

@@ -5,12 +5,13 @@ finish in any order (rollouts, generation, scoring), a resume from it would skip
 until it is done or dropped, whoever finishes first.
 
 Threads: one pulls items (``EpochOfClaims.lock``) and waits for nobody else; what is open, and what comes next, changes
-under ``Claims._changed`` alone. A loop that is over writes nothing more: what it still pulls counts as not taken.
+under ``Claims._lock`` alone. A loop that is over writes nothing more: what it still pulls counts as not taken.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import operator
 import secrets
 import threading
@@ -209,9 +210,11 @@ class Claims(Generic[T]):
         self._timeout = None if timeout is None else check_seconds("timeout", timeout)
         self._drops_stale = stale == "drop"
         self._keeps_results = bool(keep_results)
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._futures: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()  # of tasks that wait
         self._beginning = threading.Lock()
+        self._givings = itertools.count(1 + secrets.randbits(48))  # not those of the run before
         self._closed = self._warned = False
         self._waited_s = 0.0
         self._reset()
@@ -236,7 +239,7 @@ class Claims(Generic[T]):
     @property
     def epoch(self) -> int:
         """The epoch that the next ``for`` gives claims of, or the one at work: ``while claims.epoch < epochs``."""
-        with self._changed:
+        with self._lock:
             back = min(self._back, default=None)
         return self._loader.epoch if back is None else back[0]
 
@@ -249,7 +252,7 @@ class Claims(Generic[T]):
             self._check_open()
             if not self._back:
                 return self._begin()
-            with self._changed:
+            with self._lock:
                 return self._at_work(EpochOfClaims(self, None, None))
 
     def __aiter__(self) -> AsyncIterator[Claim[T]]:
@@ -264,7 +267,7 @@ class Claims(Generic[T]):
             self._loader._load_for_claims(later, self._loaded.allow_pickle)
         stream = self._loader._iterate_claims(self)
         position = self._loader._position_now()
-        with self._changed:
+        with self._lock:
             self._check_open()
             if later is not None:
                 self._later.popleft()
@@ -296,7 +299,7 @@ class Claims(Generic[T]):
         return first, None, False
 
     def _check_nothing_is_lost(self, first: Item, resumes: bool) -> None:
-        with self._changed:
+        with self._lock:
             twice = [item for item in self._open if item >= first]
             lost = [item for item in self._left_open if item < first or not resumes]
         if twice:
@@ -315,7 +318,7 @@ class Claims(Generic[T]):
         """True once there is a claim to give. The item is made before there is room for it: an epoch ends at once."""
         with loop.lock:
             while True:
-                with self._changed:
+                with self._lock:
                     if loop.over:
                         return False
                     self._check_at_work(loop)
@@ -326,7 +329,7 @@ class Claims(Generic[T]):
                         return False
                 if loop.since_remembered * _REMEMBERED >= self._ahead:
                     position = self._loader._position_now()
-                    with self._changed:
+                    with self._lock:
                         self._check_at_work(loop)
                         self._remember(position)
                         loop.since_remembered = 0
@@ -338,7 +341,7 @@ class Claims(Generic[T]):
         stream, expected = loop.stream, self._next
         try:
             value = next(stream)
-            with self._changed:
+            with self._lock:
                 self._check_at_work(loop)
                 item = (expected[0], stream.delivered - 1)
                 loop.since_remembered += 1
@@ -350,7 +353,7 @@ class Claims(Generic[T]):
         except StopIteration:
             loop.stream = None
         except BaseException as error:
-            with self._changed:
+            with self._lock:
                 taken = loop is self._loop() and loop.at_hand is None and stream.delivered > expected[1]
                 if taken and not isinstance(error, Exception) and not self._was_finished(loop, expected):
                     self._left_open.add(expected)  # an interrupt has taken it on its way
@@ -365,7 +368,7 @@ class Claims(Generic[T]):
 
     def _take(self, loop: EpochOfClaims[T]) -> Claim[T] | None:
         """A claim, if there is room. None: another thread has taken it."""
-        giving, now = secrets.randbits(48) + 1, time.monotonic()
+        giving, now = next(self._givings), time.monotonic()
         if self._back:
             item = self._back.popleft()
             entry = self._open[item]
@@ -384,7 +387,7 @@ class Claims(Generic[T]):
     def _given(self, loop: EpochOfClaims[T]) -> Claim[T]:
         while self._look(loop):
             began = time.monotonic()
-            with self._changed:
+            with self._lock:
                 while not self._has_room(loop):
                     self._changed.wait(self._patience(began))
                 self._waited_s += time.monotonic() - began
@@ -396,7 +399,7 @@ class Claims(Generic[T]):
         while await asyncio.to_thread(self._look, loop):  # an item may take long to make, and then stays at hand
             began = time.monotonic()
             while True:
-                with self._changed:
+                with self._lock:
                     if self._has_room(loop):
                         self._waited_s += time.monotonic() - began
                         if (claim := self._take(loop)) is not None:
@@ -408,7 +411,7 @@ class Claims(Generic[T]):
                 try:
                     await asyncio.wait([entry[1]], timeout=self._patience(began))
                 finally:
-                    with self._changed:
+                    with self._lock:
                         self._futures.discard(entry)
         raise StopAsyncIteration
 
@@ -440,7 +443,7 @@ class Claims(Generic[T]):
     def wait(self, timeout: float | None = None) -> None:
         """Wait until no claim is open in this process. Raises: TimeoutError after ``timeout`` seconds."""
         most = None if timeout is None else check_seconds("timeout", timeout)
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: len(self._open) == len(self._back), most):
                 raise TimeoutError(self._who_is_late(f"not all were done within {timeout} s"))
 
@@ -470,7 +473,7 @@ class Claims(Generic[T]):
 
         ``number``: ``claim.number``, or (epoch, ordinal). Raises: ValueError for a claim that is not open; TypeError.
         """
-        with self._changed:
+        with self._lock:
             item, entry = self._named(number)
             if entry is None:
                 return False
@@ -506,7 +509,7 @@ class Claims(Generic[T]):
         """
         if not isinstance(reason, str):
             raise TypeError(f"reason must be a text, got {reason!r}")
-        with self._changed:
+        with self._lock:
             item, entry = self._named(number)
             if entry is None:
                 return False
@@ -537,7 +540,7 @@ class Claims(Generic[T]):
 
     def advance(self) -> int:
         """There is a new version of what works on items (new weights): claims given from now on have it."""
-        with self._changed:
+        with self._lock:
             self._version += 1
             return self._version
 
@@ -546,13 +549,13 @@ class Claims(Generic[T]):
         if not self._keeps_results:
             raise RuntimeError("no results are kept: make the claims with keep_results=True")
         asked = None if count is None else check_count("count", count, at_least=0)
-        with self._changed:
+        with self._lock:
             most = len(self._results) if asked is None else min(len(self._results), asked)
             return [self._results.popleft() for _ in range(most)]
 
     def stats(self) -> ClaimStats:
         """What has become of the claims. Any thread."""
-        with self._changed:
+        with self._lock:
             since = [entry.since for entry in self._open.values()]
             return ClaimStats(
                 open=len(since) + len(self._left_open),
@@ -566,7 +569,7 @@ class Claims(Generic[T]):
         """Forget what is open, and the item that a waiting ``next`` has at hand: the loader's state is its own again.
         Idempotent.
         """
-        with self._changed:
+        with self._lock:
             self._reset()
             self._closed = True
             self._wake()
@@ -574,13 +577,13 @@ class Claims(Generic[T]):
 
     def interrupt(self) -> None:
         """Whoever waits for a claim is told that the loop is over; what is open stays open."""
-        with self._changed:
+        with self._lock:
             self._loop = _nobody
             self._wake()
 
     def would_lose(self) -> str:
         """What :meth:`close` would forget, in words; "" if nothing."""
-        with self._changed:
+        with self._lock:
             loop = self._loop()
             at_hand = loop is not None and loop.at_hand is not None
             lost = range(len(self._open) + len(self._left_open) + at_hand)
@@ -613,7 +616,7 @@ class Claims(Generic[T]):
         ``load_state_dict``, whose :meth:`claims` then give the open ones again.
         """
         loader = self._loader
-        with self._changed:
+        with self._lock:
             if self._next is None:
                 return loader._state_at(loader._position_now())
             following, here, resumes = self._now()
@@ -668,7 +671,7 @@ class Claims(Generic[T]):
     def _load(self, saved: SavedClaims | None) -> None:
         """Take up what a state says of claims, or nothing; the loader has taken up its own part."""
         position = None if saved is None else self._loader._position_now()
-        with self._changed:
+        with self._lock:
             self._reset()
             if saved is not None:
                 self._loaded, self._later = saved, deque(saved.later)
