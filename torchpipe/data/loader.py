@@ -374,7 +374,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         ``distributed=True``, of any ``epoch``. Samplers are copied, and the loader stays where it is. ``keep`` is for
         graphs, and has to be empty.
 
-        Raises: TypeError for an iterable dataset, and for a sampler that cannot be copied; StateError for steps before
+        Raises: TypeError for an iterable dataset, and for a sampler that cannot be copied; StateError for one with a
+        state of its own within another one (``last_batch="rollover"``), for steps before
         the position where a sampler's own state says where it is; for another epoch, whose order is not drawn yet.
         """
         if keep:

@@ -18,6 +18,7 @@ from torchpipe.data.ranks.batches import order_at
 from torchpipe.errors import StateError
 from torchpipe.loader.epochs import Fresh
 from torchpipe.loader.steps import AskedSteps, Rows, wanted_steps
+from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, RandomStates
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ def _order(loader: DataLoader[Any], position: Position, epoch: int | None, first
             "DataLoader(distributed=True) are known for every epoch"
         )
     samplers = loader._samplers.copied()
+    if samplers.owner is None and any(map(is_stateful, samplers.parts)):
+        raise StateError(
+            "a sampler within another one has a state of its own, which the outer one leads on: what it gives is not "
+            "known beside the loop. Load the state, and loader.skip() to the step"
+        )
     if position.now is not None:
         samplers.put_now(position.now)
     if position.order is not None and (first >= position.delivered or "start" not in position.order):
