@@ -45,10 +45,17 @@ def _name(code: CodeType, offset: int) -> str:
     return _names[code].get(offset, "")
 
 
+def _is_in_finalizer(frame: FrameType | None) -> bool:
+    """Python prints what is raised there, and goes on: nobody would be interrupted."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
+
+
 class Interrupter:
     """Within ``with``, raises :class:`Interrupt`, or another ``kind``, at the ``number``-th place in this thread.
 
-    ``hit`` says where that was. Places are those in ``modules``, a tuple of how their names begin.
+    ``hit`` says where that was. Places are those in ``modules``, a tuple of how their names begin, but for finalizers.
     """
 
     def __init__(self, number: int, modules: tuple[str, ...] = _MODULES, kind: type[BaseException] = Interrupt) -> None:
@@ -70,6 +77,8 @@ class Interrupter:
     def _enter_function(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_globals.get("__name__", "").startswith(self._modules) or os.getpid() != self._pid:
             return None  # a forked child's places are not counted
+        if _is_in_finalizer(frame):
+            return None
         frame.f_trace = self._step  # Python 3.13: before the next line, which tells of no instruction otherwise
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
