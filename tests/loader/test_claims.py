@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import pickle
@@ -224,7 +225,7 @@ def test_what_is_finished_twice_or_never_given_is_an_error() -> None:
         stream = iter(claims)
         claim = next(stream)
         assert claims.done(tuple(np.asarray(claim.number)))
-        for number in (claim.number, (0, 7), (5, 0, 1, 0)):
+        for number in (claim.number, (0, 7), (5, 0)):
             with pytest.raises(ValueError, match=f"item {number[1]} of epoch {number[0]} is not open"):
                 claims.done(number)
         with pytest.raises(RuntimeError, match="keep_results=True"):
@@ -253,7 +254,7 @@ def test_what_would_lose_open_claims_is_refused() -> None:
         assert len(list(loader)) == ITEMS
     with graph(0) as loader:
         loader.load_state_dict(state)
-        with pytest.raises(RuntimeError, match=r"loaded state has open claims, which iter\(loader\) would lose"):
+        with pytest.raises(RuntimeError, match=r"loaded state has claims, which iter\(loader\) would lose"):
             iter(loader)
         loader.set_epoch(1)
         claims = loader.claims()
@@ -958,3 +959,204 @@ def test_other_batches_have_other_claims() -> None:
 def test_arguments_out_of_range_are_refused(name: str, value: Any) -> None:
     with map_style(0) as loader, pytest.raises((TypeError, ValueError), match=name):
         loader.claims(**{name: value})
+
+
+# -- what is done stays done, in each epoch that the user names ------------------------------------------------------
+
+
+def saved_behind(make: Make, done: int) -> dict[str, Any]:
+    """A state after so many claims, all done: the loader's own position in it lies before them."""
+    with make(0) as loader:
+        for claim in islice(loader.claims(ahead=64), done):
+            claim.done()
+        return loader.state_dict()
+
+
+def _skip(loader: Any) -> Any:
+    return loader.skip(2)
+
+
+def _copy(loader: Any) -> Any:
+    return copy.copy(loader)
+
+
+@pytest.mark.parametrize("make", [map_style, graph])
+def test_what_is_done_is_not_given_again_in_silence(make: Make) -> None:
+    state = saved_behind(make, 6)
+    for act in (list, iter, _skip, *([_copy] if make is map_style else [])):
+        with make(0) as loader:
+            loader.load_state_dict(state)
+            claims = loader.claims()
+            with pytest.raises((RuntimeError, TypeError), match="items behind the loader's position are done"):
+                act(loader)
+            assert next(iter(loader.claims(ahead=9))).ordinal == 6  # other claims, with what was loaded
+
+
+def test_an_epoch_that_is_named_is_that_epoch() -> None:
+    """One claim of epoch 0 is open, epoch 1 is finished, epoch 2 at work."""
+    with graph(0) as loader:
+        claims = loader.claims(ahead=64)
+        for epoch in range(2):
+            for claim in claims:
+                if claim.number[:2] != (0, 11):
+                    claim.done()
+            assert claims.epoch == epoch + 1
+        for claim in islice(claims, 4):
+            claim.done()
+        state = loader.state_dict()
+    wanted = {0: [11], 1: [], 2: list(range(4, ITEMS)), 3: list(range(ITEMS))}
+    for named in (True, False):
+        found: dict[int, list[int]] = {}
+        with graph(0) as loader:
+            loader.load_state_dict(state)
+            claims = loader.claims(ahead=64)
+            while claims.epoch < 4:
+                epoch = claims.epoch
+                if named:
+                    loader.set_epoch(epoch)
+                between = loader.state_dict()
+                found[epoch] = []
+                for claim in claims:
+                    assert claim.epoch == epoch
+                    found[epoch].append(claim.ordinal)
+                    claim.done()
+                with graph(0) as other:  # a state of between two loops says the same
+                    other.load_state_dict(between)
+                    first = next((claim.number[:2] for _ in range(4) for claim in other.claims(ahead=64)), None)
+                    rest = [(at, ordinal) for at in range(epoch, 4) for ordinal in wanted[at]]
+                    assert first == rest[0]
+        assert found == wanted
+
+
+def test_an_epoch_that_was_left_ends_behind_its_last_open_claim() -> None:
+    """Of an endless dataset, whose epochs are cut short by ``break``."""
+
+    class Endless(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(10**9))
+
+    with DataLoader(Endless(), None) as loader:
+        claims = loader.claims(ahead=8)
+        for _ in range(2):
+            for claim in islice(claims, 6):
+                if claim.number[:2] != (0, 3):
+                    claim.done()
+        state = loader.state_dict()
+    with DataLoader(Endless(), None) as loader:
+        loader.load_state_dict(state)
+        claims = loader.claims(ahead=8)
+        assert [claim.number[:2] for claim in claims] == [(0, 3)]
+        assert [claim.number[:2] for claim in islice(claims, 2)] == [(1, 6), (1, 7)]
+
+
+def test_a_loader_in_process_gives_tasks_the_items_that_loops_have() -> None:
+    def drawing(item: list[int]) -> tuple[int, float]:
+        return item[0], float(np.random.random())
+
+    def made() -> Any:
+        loader: Any = DataLoader2(IterableWrapper([[number] for number in range(9)]).map(drawing))
+        loader.seed(3)
+        return loader
+
+    async def run() -> list[Any]:
+        with made() as loader:
+            return [claim.item async for claim in loader.claims(ahead=20)]
+
+    with made() as loader:
+        wanted = list(loader)
+    assert asyncio.run(run()) == wanted
+
+
+def test_what_ends_an_async_loop_is_not_raised_by_datasets() -> None:
+    class Ends(Counting):
+        def __getitem__(self, index: int) -> list[int]:
+            if index == 3:
+                raise StopAsyncIteration
+            return self.kept[index]
+
+    async def run() -> None:
+        with DataLoader(Ends(), None) as loader:
+            async for _ in loader.claims(ahead=ITEMS):
+                pass
+
+    with pytest.raises(RuntimeError, match="has raised StopAsyncIteration"):
+        asyncio.run(run())
+
+
+def test_an_answer_of_the_run_before_never_raises() -> None:
+    with map_style(0) as loader:
+        first, second = islice(loader.claims(), 2)
+        second.done()
+        state = loader.state_dict()
+    with map_style(0) as loader:
+        loader.load_state_dict(state)
+        claims = loader.claims()
+        for claim in (first, second):
+            assert not claims.done(claim.number)
+            assert not claims.drop(claim.number)
+        with pytest.raises(ValueError, match="since the state was loaded it was not given yet"):
+            claims.done((0, 0))
+
+
+def test_what_came_back_can_be_dropped() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(max_staleness=0)
+        stream = iter(claims)
+        first, second = next(stream), next(stream)
+        claims.advance()
+        assert not first.done()
+        assert not second.done()
+        assert first.drop("too old")
+        assert claims.drop(second.number[:2], "too old")
+        assert claims.stats().reasons == {"too old": 2}
+        assert next(stream).ordinal == 2
+
+
+def test_results_that_a_state_has_can_be_taken_by_who_keeps_none() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(keep_results=True)
+        next(iter(claims)).done("a")
+        state = loader.state_dict()
+    with map_style(0) as loader:
+        loader.load_state_dict(state)
+        claims = loader.claims()
+        assert claims.take() == [((0, 0), ["a"])]
+        with pytest.raises(RuntimeError, match="keep_results=True"):
+            claims.take()
+
+
+def test_a_result_that_no_state_can_hold_is_refused_when_it_is_given() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(keep_results=True)
+        claim = next(iter(claims))
+        with pytest.raises(
+            TypeError, match="with keep_results=True a result is plain data, which a state can hold: <generator"
+        ):
+            claim.done(number for number in range(3))
+        assert claim.done([1, 2])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_failed_long_ago_is_passed_over_by_a_resume(workers: int) -> None:
+    class Fails(Counting):
+        def __getitem__(self, index: int) -> list[int]:
+            if index in (3, 4):
+                raise KeyError("a bad item")
+            return self.kept[index]
+
+    def loader_of() -> Any:
+        return DataLoader(Fails(), None, num_workers=workers)
+
+    with loader_of() as loader:
+        stream, held = iter(loader.claims(ahead=64)), []
+        while len(held) < 6:
+            try:
+                held.append(next(stream))
+            except KeyError:
+                continue
+        for claim in held[1:]:
+            claim.done()
+        state = loader.state_dict()
+    with loader_of() as loader:
+        loader.load_state_dict(state)
+        assert [claim.ordinal for claim in islice(loader.claims(ahead=64), 3)] == [0, 8, 9]

@@ -172,6 +172,11 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         raise StopIteration
 
     @property
+    def goes_on(self) -> bool:
+        """True if another batch may follow: an exception of a sample does not end the epoch."""
+        return not (self._over or self._invalid)
+
+    @property
     def delivered(self) -> int:
         """The number of the first batch that is not past: out of order, some behind it may be."""
         return self._batches.number if self._stage is None else self._stage.position()[0]

@@ -520,6 +520,9 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     def _tell_opaque(self, payload: bytes) -> None:
         self._opaque.tell(payload)
 
+    def _makes_items(self) -> bool:
+        return self.num_workers == 0
+
     def _own_pace(self) -> str:
         if self._ranked is not None and self._ranked.num_replicas > 1:
             return "give a sampler instead of distributed=, DistributedSampler(dataset, ranks, rank)"

@@ -21,6 +21,7 @@ class Claimable:
 
     _claims: Claims[Any] | None = None
     _claims_to_load: SavedClaims | None = None  # of a loaded state, if nobody has made claims yet
+    _has_had_claims = False
     _for_claims = False  # True while claims begin an epoch, or load a state
 
     def claims(
@@ -47,16 +48,21 @@ class Claimable:
             keep_results=keep_results,
         )
         loaded, self._claims_to_load = self._claims_to_load, None
+        if self._claims is not None and self._claims.as_loaded is not None:
+            loaded = self._claims.as_loaded
+            self._claims.close()
         self._check_no_claims("other claims")
-        self._claims = made
+        self._claims, self._has_had_claims = made, True
         if loaded is not None:
             made._load(loaded)
         return made  # type: ignore[no-any-return]
 
     @property
     def has_claims(self) -> bool:
-        """True if claims have been made, or are in the loaded state: a state is then one of this rank alone."""
-        return self._claims is not None or self._claims_to_load is not None
+        """True once claims have been made, or loaded: a state is then one of this rank alone. It stays so when they are
+        closed, since ranks must agree on it.
+        """
+        return self._has_had_claims
 
     def _iterate_claims(self, claims: Claims[Any]) -> Any:
         if self._claims is not claims:
@@ -84,8 +90,8 @@ class Claimable:
             return
         if self._claims_to_load is not None:
             raise RuntimeError(
-                f"the loaded state has open claims, which {what} would lose: go on with loader.claims(...), or load "
-                "another state"
+                f"the loaded state has claims, which {what} would lose: go on with loader.claims(...), or load another "
+                "state"
             )
         if self._claims is not None:
             lost = self._claims.would_lose()
@@ -118,15 +124,17 @@ class Claimable:
         if not isinstance(state, Mapping) or CLAIMS not in state:
             return state, None
         own: Any = self
-        saved = SavedClaims.read(state[CLAIMS], own._ranks_of_claims(), allow_pickle)
+        rest = {name: value for name, value in state.items() if name != CLAIMS}
+        saved = SavedClaims.read(state[CLAIMS], rest, own._ranks_of_claims(), allow_pickle)
         for _, later in saved.later:
             own._read_state(later, allow_pickle)  # raises now what it would raise once its epoch begins
-        return {name: value for name, value in state.items() if name != CLAIMS}, saved
+        return rest, saved
 
     def _load_claims(self, saved: SavedClaims | None) -> None:
         """The loader has taken up a state, which says this of claims."""
         if self._for_claims:
             return
+        self._has_had_claims |= saved is not None
         if self._claims is None:
             self._claims_to_load = saved
         else:

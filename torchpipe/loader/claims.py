@@ -11,7 +11,6 @@ under ``Claims._lock`` alone. A loop that is over writes nothing more: what it s
 from __future__ import annotations
 
 import asyncio
-import itertools
 import operator
 import secrets
 import threading
@@ -28,6 +27,8 @@ from torchpipe.loader.claims_state import Item, SavedClaims
 from torchpipe.loader.epochs import Live, Loaded, Parked
 from torchpipe.node.announce import warn_user
 from torchpipe.node.validate import check_choice, check_count, check_seconds
+from torchpipe.randomness.global_random import may_change_states
+from torchpipe.state.codec import encode
 from torchpipe.state.copying import copy_item
 
 if TYPE_CHECKING:
@@ -49,7 +50,11 @@ if TYPE_CHECKING:
 
         def _tell_opaque(self, payload: bytes) -> None: ...
 
+        def set_epoch(self, epoch: int) -> None: ...
+
         def _own_pace(self) -> str: ...
+
+        def _makes_items(self) -> bool: ...
 
         def _ranks_of_claims(self) -> list[int]: ...
 
@@ -156,6 +161,13 @@ class _Open:
     results: list[Any] = field(default_factory=list)
 
 
+class _Rest(NamedTuple):
+    """What a state leaves of an epoch: from ``first`` on, where ``state`` takes the loader; None: it begins there."""
+
+    first: Item
+    state: dict[str, Any] | None
+
+
 class Claims(Generic[T]):
     """The items of a loader as claims. ``for claim in claims`` is one epoch, as with the loader.
 
@@ -214,22 +226,23 @@ class Claims(Generic[T]):
         self._changed = threading.Condition(self._lock)
         self._futures: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()  # of tasks that wait
         self._beginning = threading.Lock()
-        self._givings = itertools.count(1 + secrets.randbits(48))  # not those of the run before
-        self._closed = self._warned = False
+        self._closed = self._warned = self._allow_pickle = False
         self._waited_s = 0.0
         self._reset()
 
     def _reset(self) -> None:
         """Nothing was given yet."""
+        self._givings = range(first := 1 + secrets.randbits(48), first)  # not those of the run before
         self._loop: Callable[[], EpochOfClaims[T] | None] = _nobody  # the one at work, unless it was dropped (break)
         self._next: Item | None = None  # what it gives next, or what the last one would have; None: none has begun
         self._open: dict[Item, _Open] = {}
         self._back: deque[Item] = deque()  # of these, those to be given again in this process
         self._results: deque[tuple[Item, list[Any]]] = deque()
         self._positions: list[tuple[Item, Any]] = []  # of the loader, each before that item, as time went
-        self._loaded: SavedClaims | None = None  # as long as its epochs are gone through
-        self._later: deque[tuple[Item, dict[str, Any]]] = deque()  # of it: the loader's states of later epochs
-        self._left_open: set[Item] = set()  # of it, or lost by an interrupt: a resume gives them
+        self.as_loaded: SavedClaims | None = None  # until a loop has begun
+        self._rests: dict[int, _Rest] = {}  # of the loaded state: of the epochs that no loop has begun yet
+        self._finished_to: Item | None = None  # of it, while loops go on with it: what is before was finished
+        self._left_open: set[Item] = set()  # but for these, and what an interrupt has lost: a resume gives them
         self._version = 0
         self._counts = {"done": 0, "dropped": 0, "again": 0, "passed": 0}
         self._reasons: dict[str, int] = {}
@@ -260,21 +273,25 @@ class Claims(Generic[T]):
 
     def _begin(self) -> EpochOfClaims[T]:
         """The loader's next epoch."""
-        first, later, resumes = self._coming()
+        first, rest, resumes = self._coming()
         self._check_nothing_is_lost(first, resumes)
-        if later is not None:
-            assert self._loaded is not None
-            self._loader._load_for_claims(later, self._loaded.allow_pickle)
+        if resumes and rest is None:
+            self._loader.set_epoch(first[0] + 1)
+            with self._lock:
+                self._check_open()
+                self._next = first
+                return self._at_work(EpochOfClaims(self, None, None))
+        if rest is not None and rest.state is not None and not self._stands_in_a_rest():
+            self._loader._load_for_claims(rest.state, self._allow_pickle)
         stream = self._loader._iterate_claims(self)
         position = self._loader._position_now()
         with self._lock:
             self._check_open()
-            if later is not None:
-                self._later.popleft()
+            self.as_loaded = None
+            self._rests = {epoch: later for epoch, later in self._rests.items() if resumes and epoch > first[0]}
             if not resumes:
-                self._forget_loaded()
-            floor = None if self._loaded is None else self._loaded.following
-            loop = self._at_work(EpochOfClaims(self, stream, floor))
+                self._finished_to = None
+            loop = self._at_work(EpochOfClaims(self, stream, self._finished_to))
             self._remember(position)
             return loop
 
@@ -283,20 +300,20 @@ class Claims(Generic[T]):
         self._loop = weakref.ref(loop)
         return loop
 
-    def _forget_loaded(self) -> None:
-        self._loaded = None
-        self._later.clear()
+    def _stands_in_a_rest(self) -> bool:
+        """True if the loader's next loop is the rest of an epoch, to where it was taken by a state."""
+        return isinstance(self._loader._epochs.coming, Loaded)
 
-    def _coming(self) -> tuple[Item, dict[str, Any] | None, bool]:
-        """Where the next ``for`` begins; the loaded state of a later epoch, if it begins there; whether it goes on with
-        what was loaded: not where the user has set another epoch.
+    def _coming(self) -> tuple[Item, _Rest | None, bool]:
+        """Where the next ``for`` begins; what is left of that epoch in the loaded state, nothing if it was finished;
+        whether it is one of that state. An epoch that the user has set is that epoch, as with the loader.
         """
         first = self._loader._coming_number()
-        if isinstance(self._loader._epochs.coming, Loaded):
-            return first, None, True
-        if self._later and (self._next is None or self._next[0] < first[0]) and first[0] <= self._later[0][0][0]:
-            return *self._later[0], True
-        return first, None, False
+        rest = self._rests.get(first[0])
+        if rest is not None:
+            return first if self._stands_in_a_rest() else rest.first, rest, True
+        between = self._rests and self._next is not None and self._next[0] < first[0] < max(self._rests)
+        return first, None, bool(between)
 
     def _check_nothing_is_lost(self, first: Item, resumes: bool) -> None:
         with self._lock:
@@ -310,8 +327,8 @@ class Claims(Generic[T]):
         if lost:
             raise RuntimeError(
                 f"{_number_of(lost)} of epoch {min(lost)[0]} {_are(lost)} open in the state and {_were(lost)} not "
-                f"given yet, and epoch {first[0]} would begin without them: load the state and iterate that epoch to "
-                "its end, or call close()"
+                f"given yet, and epoch {first[0]} would begin without them: load the state and take them before you "
+                "leave that epoch, or call close()"
             )
 
     def _look(self, loop: EpochOfClaims[T]) -> bool:
@@ -324,6 +341,9 @@ class Claims(Generic[T]):
                     self._check_at_work(loop)
                     if self._back or loop.at_hand is not None:
                         return True
+                    if loop.stream is not None and self._has_no_more(loop):
+                        loop.stream = None
+                        self._loader.set_epoch(loop.epoch + 1)
                     if loop.stream is None:
                         loop.over = True
                         return False
@@ -343,7 +363,7 @@ class Claims(Generic[T]):
             value = next(stream)
             with self._lock:
                 self._check_at_work(loop)
-                item = (expected[0], stream.delivered - 1)
+                item = (loop.epoch, stream.delivered - 1)
                 loop.since_remembered += 1
                 if self._was_finished(loop, item):
                     self._counts["passed"] += 1
@@ -353,11 +373,19 @@ class Claims(Generic[T]):
         except StopIteration:
             loop.stream = None
         except BaseException as error:
+            failed = loop.epoch, stream.delivered
+            if isinstance(error, Exception) and stream.goes_on and self._was_finished(loop, failed):
+                return  # the run before has passed over it, too
             with self._lock:
                 taken = loop is self._loop() and loop.at_hand is None and stream.delivered > expected[1]
                 if taken and not isinstance(error, Exception) and not self._was_finished(loop, expected):
                     self._left_open.add(expected)  # an interrupt has taken it on its way
             raise
+
+    def _has_no_more(self, loop: EpochOfClaims[T]) -> bool:
+        """True if the run of the loaded state had left this epoch, and all that was open of it has been given."""
+        left = loop.finished_to is not None and loop.finished_to[0] > loop.epoch
+        return left and not any(item[0] == loop.epoch for item in self._left_open)
 
     def _was_finished(self, loop: EpochOfClaims[T], item: Item) -> bool:
         return loop.finished_to is not None and item < loop.finished_to and item not in self._left_open
@@ -368,7 +396,8 @@ class Claims(Generic[T]):
 
     def _take(self, loop: EpochOfClaims[T]) -> Claim[T] | None:
         """A claim, if there is room. None: another thread has taken it."""
-        giving, now = next(self._givings), time.monotonic()
+        giving, now = self._givings.stop, time.monotonic()
+        self._givings = range(self._givings.start, giving + 1)
         if self._back:
             item = self._back.popleft()
             entry = self._open[item]
@@ -395,8 +424,9 @@ class Claims(Generic[T]):
                     return claim
         raise StopIteration
 
-    async def _given_to_task(self, loop: EpochOfClaims[T]) -> Claim[T]:
-        while await asyncio.to_thread(self._look, loop):  # an item may take long to make, and then stays at hand
+    async def _given_to_task(self, task: _Asynchronous[T]) -> Claim[T]:
+        while await self._looked(task):
+            loop = task.loop()
             began = time.monotonic()
             while True:
                 with self._lock:
@@ -414,6 +444,17 @@ class Claims(Generic[T]):
                     with self._lock:
                         self._futures.discard(entry)
         raise StopAsyncIteration
+
+    async def _looked(self, task: _Asynchronous[T]) -> bool:
+        """As :meth:`_look`. An item may take long to make, and then stays at hand. What this process makes is made in
+        this thread, under the random states that are its own.
+        """
+        try:
+            if may_change_states() and self._loader._makes_items():
+                return self._look(task.loop())
+            return await asyncio.to_thread(lambda: self._look(task.loop()))
+        except StopAsyncIteration as error:
+            raise RuntimeError("the loader's code has raised StopAsyncIteration, which would end the loop") from error
 
     def _patience(self, began: float) -> float | None:
         """How many seconds more may be waited for; None: without end. Raises: TimeoutError, if none."""
@@ -451,8 +492,7 @@ class Claims(Generic[T]):
         """Remember the loader's position, and forget those that no state needs any more."""
         self._next = (position.epoch, position.delivered)
         self._positions.append((self._next, position))
-        floor = None if self._loaded is None else self._loaded.following
-        chosen = [_last_before(self._positions, item) for item in self._wanted(self._next, floor).values()]
+        chosen = [_last_before(self._positions, item) for item in self._wanted(self._next, self._finished_to).values()]
         least = {self._positions[index][0][0]: index for index in chosen if index is not None}
         self._positions = [
             entry for index, entry in enumerate(self._positions) if index >= least.get(entry[0][0], 1 << 62)
@@ -480,9 +520,9 @@ class Claims(Generic[T]):
             if self._is_late(entry.version):
                 self._take_back(item, entry)
                 return False
-            entry.calls += 1
             if self._keeps_results:
-                entry.results.append(copy_item(result))
+                entry.results.append(_kept(result))
+            entry.calls += 1
             if entry.calls == self._groups:
                 if self._keeps_results:
                     self._results.append((item, entry.results))
@@ -510,9 +550,11 @@ class Claims(Generic[T]):
         if not isinstance(reason, str):
             raise TypeError(f"reason must be a text, got {reason!r}")
         with self._lock:
-            item, entry = self._named(number)
+            item, entry = self._named(number, waits=True)
             if entry is None:
                 return False
+            if not entry.giving:
+                self._back.remove(item)
             self._drop(item, reason)
             return True
 
@@ -522,17 +564,22 @@ class Claims(Generic[T]):
         del self._open[item]
         self._wake()
 
-    def _named(self, number: Any) -> tuple[Item, _Open | None]:
-        """What ``number`` names. None: somebody else has it by now, or it was dropped when a result came too late."""
+    def _named(self, number: Any, *, waits: bool = False) -> tuple[Item, _Open | None]:
+        """What ``number`` names; one that ``waits`` to be given again, if so asked. None: somebody else has it by now,
+        it was dropped when a result came too late, or it was given by the run before.
+        """
         item, giving, version = _numbers(number)
         entry = self._open.get(item)
-        if entry is not None and entry.giving and giving in (None, entry.giving):
+        if entry is not None and (giving in (None, entry.giving) if entry.giving else waits):
             return item, entry
-        if giving is not None and (entry is not None or self._is_late(version)):
+        if giving is not None and (entry is not None or giving not in self._givings or self._is_late(version)):
             return item, None
-        why = "it is done or dropped already, or was not given since the state was loaded"
         if entry is not None:
             why = "its result came too late, and it was not given again yet"
+        elif item in self._left_open:
+            why = "since the state was loaded it was not given yet"
+        else:
+            why = "it is done or dropped already, or was never given"
         raise ValueError(f"item {item[1]} of epoch {item[0]} is not open: {why}")
 
     def _is_late(self, version: int) -> bool:
@@ -546,7 +593,7 @@ class Claims(Generic[T]):
 
     def take(self, count: int | None = None) -> list[tuple[tuple[int, int], list[Any]]]:
         """Up to ``count`` kept results, the first ones that were done: ((epoch, ordinal), the results of its group)."""
-        if not self._keeps_results:
+        if not self._keeps_results and not self._results:
             raise RuntimeError("no results are kept: make the claims with keep_results=True")
         asked = None if count is None else check_count("count", count, at_least=0)
         with self._lock:
@@ -566,8 +613,8 @@ class Claims(Generic[T]):
             )
 
     def close(self) -> None:
-        """Forget what is open, and the item that a waiting ``next`` has at hand: the loader's state is its own again.
-        Idempotent.
+        """Forget what is open, the item that a waiting ``next`` has at hand, and what a loaded state says is done
+        behind the loader's own position: the loader's state is its own again. Idempotent.
         """
         with self._lock:
             self._reset()
@@ -589,6 +636,9 @@ class Claims(Generic[T]):
             lost = range(len(self._open) + len(self._left_open) + at_hand)
             if lost:
                 return f"{_number_of(lost)} {_are(lost)} open"
+            following, _, resumes = self._where()
+            if resumes and self._finished_to is not None and following < self._finished_to:
+                return "items behind the loader's position are done"
             results = self._results
             return f"{len(results)} result{'s'[: len(results) > 1]} {_were(results)} not taken" if results else ""
 
@@ -619,8 +669,13 @@ class Claims(Generic[T]):
         with self._lock:
             if self._next is None:
                 return loader._state_at(loader._position_now())
-            following, here, resumes = self._now()
-            floor = self._loaded.following if resumes and self._loaded is not None else None
+            following, rest, resumes = self._where()
+            here: list[tuple[Item, Any]] = []
+            if (left := self._left()) is not None:
+                loader._epochs.note_saved(left)
+            elif not resumes or self._stands_in_a_rest() or (rest is not None and rest.state is None):
+                here.append((following, loader._position_now()))
+            floor = self._finished_to if resumes else None
             found = self._states(following, floor, [*self._positions, *here])
             (first, state), *later = found
             highest = max(self._open, default=following)
@@ -639,33 +694,29 @@ class Claims(Generic[T]):
         loader._tell_opaque(payload)
         return saved.beside(state, payload)
 
-    def _now(self) -> tuple[Item, list[tuple[Item, Any]], bool]:
-        """What comes next; the loader's position there, unless it is one of those remembered; whether what is before it
-        in the loaded state still counts.
-        """
-        epochs = self._loader._epochs
-        form = epochs.form
-        left = form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
-        if left is not None:
-            assert self._next is not None
-            epochs.note_saved(left)
-            return self._next, [], True
-        first, later, resumes = self._coming()
-        return first, [] if later is not None else [(first, self._loader._position_now())], resumes
+    def _left(self) -> Any:
+        """The loader's epoch at work, or the one that was left in its midst."""
+        form = self._loader._epochs.form
+        return form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
+
+    def _where(self) -> tuple[Item, _Rest | None, bool]:
+        """As :meth:`_coming`, or what the loop at work gives next."""
+        if self._next is None or self._left() is None:
+            return self._coming()
+        return self._next, None, True
 
     def _states(
         self, following: Item, floor: Item | None, positions: list[tuple[Item, Any]]
     ) -> list[tuple[Item, dict[str, Any]]]:
         """For each epoch that a resume has to come to: the loader's state before its first open item."""
-        loaded = {item[0]: (item, state) for item, state in self._later}
         found = []
         for epoch, item in self._wanted(following, floor).items():
             index = _last_before(positions, item)
             if index is not None:
                 first, position = positions[index]
                 found.append((first, self._loader._state_at(position)))
-            elif epoch in loaded:
-                found.append(loaded[epoch])
+            elif (rest := self._rests.get(epoch)) is not None and rest.state is not None:
+                found.append((rest.first, rest.state))
         return found
 
     def _load(self, saved: SavedClaims | None) -> None:
@@ -674,8 +725,11 @@ class Claims(Generic[T]):
         with self._lock:
             self._reset()
             if saved is not None:
-                self._loaded, self._later = saved, deque(saved.later)
-                self._left_open = set(saved.open)
+                self.as_loaded, self._allow_pickle = saved, saved.allow_pickle
+                self._rests = {first[0]: _Rest(first, state) for first, state in saved.later}
+                epoch, ordinal = saved.first
+                self._rests[epoch] = _Rest(saved.first, saved.own if ordinal else None)
+                self._finished_to, self._left_open = saved.following, set(saved.open)
                 self._version = saved.version
                 self._counts |= saved.counts
                 self._reasons = dict(saved.reasons)
@@ -693,6 +747,7 @@ class EpochOfClaims(Iterator[Claim[T]], Generic[T]):
     def __init__(self, claims: Claims[T], stream: Any, finished_to: Item | None) -> None:
         self._claims = claims
         self.stream = stream
+        self.epoch = 0 if stream is None else int(stream.epoch)
         self.finished_to = finished_to
         self.lock = threading.Lock()  # of the thread that pulls
         self.at_hand: tuple[Item, T] | None = None
@@ -703,8 +758,8 @@ class EpochOfClaims(Iterator[Claim[T]], Generic[T]):
         return self
 
     def __next__(self) -> Claim[T]:
-        """The next claim. Raises: TimeoutError if as many as may be are still open after ``timeout``, of which the next
-        call loses nothing; what the loader raises, after which it stands where the loader does.
+        """The next claim. Raises: TimeoutError if as many as may be are still open after ``timeout``, and the next call
+        goes on there; what the loader raises, and this one then goes on, or is over, as the loader's iterator.
         """
         return self._claims._given(self)
 
@@ -715,20 +770,32 @@ class _Asynchronous(AsyncIterator[Claim[T]], Generic[T]):
     def __init__(self, claims: Claims[T]) -> None:
         self._claims = claims
         self._beginning = threading.Lock()
-        self._epoch: EpochOfClaims[T] | None = None
+        self._loop: EpochOfClaims[T] | None = None
 
     async def __anext__(self) -> Claim[T]:
-        return await self._claims._given_to_task(await asyncio.to_thread(self._begun))
+        return await self._claims._given_to_task(self)
 
-    def _begun(self) -> EpochOfClaims[T]:
+    def loop(self) -> EpochOfClaims[T]:
+        """Begun by the first call."""
         with self._beginning:
-            if self._epoch is None:
-                self._epoch = iter(self._claims)
-            return self._epoch
+            if self._loop is None:
+                self._loop = iter(self._claims)
+            return self._loop
 
 
 def _nobody() -> None:
     return None
+
+
+def _kept(result: Any) -> Any:
+    """A copy. Raises: TypeError for what no state could hold."""
+    try:
+        encode(result)
+    except Exception as error:
+        raise TypeError(
+            f"with keep_results=True a result is plain data, which a state can hold: {result!r:.200}"
+        ) from error
+    return copy_item(result)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -1,10 +1,11 @@
 """What a state says of claims, beside the loader's own part. Runs in the user's process.
 
-The state is the loader's, as it was before an item that is no later than the oldest open claim, and the numbers of the
-open ones. With 10 items given, of which 3 and 7 are open, and the loader's state before item 2: ``first`` (0, 2),
-``following`` (0, 10), ``open`` [(0, 3), (0, 7)]. A resume goes to item 2, passes over 2, gives 3, passes over 4 to 6,
-gives 7, passes over 8 and 9, and goes on. Each epoch that has open claims has a loader's state of its own (``later``),
-since what is drawn between two epochs may fix the order of the second.
+The state is the loader's, as it was before the oldest open claim or up to an eighth of ``ahead`` earlier, since not
+every position is remembered, and the numbers of the open ones. With 10 items given, of which 3 and 7 are open, and the
+loader's state before item 2: ``first`` (0, 2), ``following`` (0, 10), ``open`` [(0, 3), (0, 7)]. A resume goes to item
+2, passes over 2, gives 3, passes over 4 to 6, gives 7, passes over 8 and 9, and goes on. Each epoch that has open
+claims has a loader's state of its own (``later``), since what is drawn between two epochs may fix the order of the
+second.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class SavedClaims:
     """``first``: the item that the loader's state is before; what is before ``following``, and not ``open``, was done.
 
     ``later``: for later epochs, (item, the loader's state before it). ``ranks``: [rank, ranks, batch size] of the
-    loader. ``allow_pickle``: whether it was so read; it is not saved.
+    loader. Not saved: ``allow_pickle``, whether it was so read, and ``own``, the loader's state beside it.
     """
 
     first: Item
@@ -39,6 +40,7 @@ class SavedClaims:
     results: list[tuple[Item, list[Any]]]
     ranks: list[int]
     allow_pickle: bool = False
+    own: dict[str, Any] | None = None
 
     def encoded(self) -> bytes:
         plain = {name: getattr(self, name) for name in _NAMES}
@@ -52,7 +54,7 @@ class SavedClaims:
         return state | {CLAIMS: as_text(payload)}
 
     @classmethod
-    def read(cls, text: Any, ranks: list[int], allow_pickle: bool) -> SavedClaims:
+    def read(cls, text: Any, own: dict[str, Any], ranks: list[int], allow_pickle: bool) -> SavedClaims:
         """Raises: StateError for damage, StateMismatchError for another rank's."""
         saved = decode(from_text(text), allow_pickle=allow_pickle) if isinstance(text, str) else None
         if not isinstance(saved, dict) or saved.keys() != set(_NAMES) or not _is_sound(saved):
@@ -69,10 +71,11 @@ class SavedClaims:
             )
         pairs = {name: [((*item,), value) for item, value in saved[name]] for name in ("later", "results")}
         items = {"first": (*saved["first"],), "following": (*saved["following"],)}
-        return cls(**saved | pairs | items | {"open": [(*item,) for item in saved["open"]]}, allow_pickle=allow_pickle)
+        open_ones = {"open": [(*item,) for item in saved["open"]]}
+        return cls(**saved | pairs | items | open_ones, allow_pickle=allow_pickle, own=own)
 
 
-_NAMES = tuple(entry.name for entry in fields(SavedClaims) if entry.name != "allow_pickle")
+_NAMES = tuple(entry.name for entry in fields(SavedClaims) if entry.name not in ("allow_pickle", "own"))
 
 
 def _is_sound(saved: dict[str, Any]) -> bool:

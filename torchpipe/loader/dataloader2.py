@@ -340,6 +340,9 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
     def _tell_opaque(self, payload: bytes) -> None:
         self._run.tell_opaque(payload)
 
+    def _makes_items(self) -> bool:
+        return self.reading_service.figures().workers == 0
+
     def _own_pace(self) -> str:
         if self.reading_service.agrees and self.reading_service.world_size > 1:
             return "use OrdinalReadingService(seed, rank, ranks) instead of DistributedReadingService"

@@ -153,6 +153,11 @@ class DataLoader2Iterator(Iterator[T_co]):
         return self._pass.epoch
 
     @property
+    def goes_on(self) -> bool:
+        """True if another item may follow."""
+        return not (self._pass.over or self._pass.closed)
+
+    @property
     def delivered(self) -> int:
         """The number of items of the epoch that have been handed out, those before a restore included."""
         return self._pass.delivered
