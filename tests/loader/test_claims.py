@@ -986,7 +986,7 @@ def test_what_is_done_is_not_given_again_in_silence(make: Make) -> None:
     for act in (list, iter, _skip, *([_copy] if make is map_style else [])):
         with make(0) as loader:
             loader.load_state_dict(state)
-            claims = loader.claims()
+            loader.claims()
             with pytest.raises((RuntimeError, TypeError), match="items behind the loader's position are done"):
                 act(loader)
             assert next(iter(loader.claims(ahead=9))).ordinal == 6  # other claims, with what was loaded
