@@ -289,25 +289,27 @@ class HostedReadingService(ShardedReadingService):
         )
 
     def _exact_cursors(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> dict[int, Cursor]:
-        """A worker of its own makes the last item before each again, as one would that takes the place of another, and
-        takes a snapshot.
+        """Workers beside the run's make the last item before each again, as in a resume, and take snapshots.
+
+        As many as the run may have: what a process of its own promises a shard (objects that it reads in place, what
+        ``worker_init_fn`` sets in modules) holds of these as of the run's.
         """
         if not self._num_workers:
             return super()._exact_cursors(start, cursors)
         if not cursors:
             return {}
         self._prepare()
-        _, worker = self._new_workers(1)
+        _, workers = self._new_workers(min(self._num_workers, len(cursors)))
         try:
-            worker.start()
-            worker.begin_epoch(start, [item_before(shard, cursor) for shard, cursor in cursors.items()])
+            workers.start()
+            workers.begin_epoch(start, [item_before(shard, cursor) for shard, cursor in cursors.items()])
             words = items_word(self._graphs.branches[0])
             return {
-                shard: cursor_from(worker.pull_any((shard,), self._wait_s)[1], shard, cursor, words)
+                shard: cursor_from(workers.pull_any((shard,), self._wait_s)[1], shard, cursor, words)
                 for shard, cursor in cursors.items()
             }
         finally:
-            worker.close()
+            workers.close()
 
     @property
     def _dispatch_branch(self) -> int:

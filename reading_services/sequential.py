@@ -134,10 +134,10 @@ class SequentialReadingService(ReadingServiceInterface):
             start = service.hosting(start)
         return self._executing.local_iteration(start, substitutes_of)
 
-    def exact_position(self, start: EpochStart) -> dict[str, Any]:
+    def exact_position(self, start: EpochStart, *, may_replay: bool = False) -> dict[str, Any]:
         for service in self._preparing:
             start = service.hosting(start)
-        return self._executing.exact_position(start)
+        return self._executing.exact_position(start, may_replay=may_replay)
 
     def finalize_iteration(self) -> None:
         with ExitStack() as stack:  # each is called, whatever the others raise

@@ -226,8 +226,8 @@ class Supervisor:
         """(a lane, its next chunk), of whichever of ``lanes`` has one first; the one before it has been used up.
 
         Several threads may pull different lanes. Raises: WorkerDiedError in the chunk if an item keeps ending its
-        worker; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s``; what
-        a worker could not start with.
+        worker; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s`` in
+        which the workers that are waited for have not made an item again either; what a worker could not start with.
         """
         began = self._clock()
         with self._calls:
@@ -253,6 +253,7 @@ class Supervisor:
     ) -> tuple[ShardLedger, Arrival] | BaseException:
         """(a lane, what has come for it), or what to raise instead."""
         deadline = None if timeout_s is None else self._clock() + timeout_s
+        remade: list[int] | None = None
         with self._lock:
             wanted = [self._lanes[lane] for lane in lanes if lane in self._lanes]
             for ledger in wanted:
@@ -268,15 +269,25 @@ class Supervisor:
                         return ledger, arrival
                 if self._lanes.failure is not None:
                     return self._lanes.failure
-                left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - self._clock())
-                if left_s <= 0:
+                left_s = _LOOK_S
+                if deadline is not None and timeout_s is not None:
                     awaited = {self._lanes.worker_of(ledger.shard) for ledger in wanted}
+                    before, remade = remade, self._remade_by(awaited)
+                    if before is not None and remade != before:  # on the way to where a state stood: it does not hang
+                        deadline = self._clock() + timeout_s
+                    left_s = min(_LOOK_S, deadline - self._clock())
+                if left_s <= 0:
                     names = ", ".join(_named(worker) for worker in self._workers if worker.number in awaited)
                     return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds, waiting for {names}")
                 if self._awaited:
                     self._changed.wait(left_s)
                 else:
                     self._wait(left_s)
+
+    def _remade_by(self, awaited: Collection[int]) -> list[int]:
+        """How many items each of these workers has made again."""
+        found = [worker.counters() for worker in self._workers if worker.number in awaited]
+        return [counters.remade for counters in found if counters is not None]
 
     def _wait(self, at_most_s: float) -> None:
         """Wait for anything to happen, without the lock, and handle it."""

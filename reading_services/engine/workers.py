@@ -152,6 +152,7 @@ class WorkerCounters:
     times: Times
     nodes: list[Figures] = field(default_factory=list)
     pid: int = 0
+    remade: int = 0  # items that it has made again, to come to where something stood
 
     def copy(self) -> WorkerCounters:
         copied = WorkerCounters(Times(), [Figures() for _ in self.nodes], self.pid)
@@ -167,6 +168,7 @@ class WorkerCounters:
 
     def add(self, other: WorkerCounters, sign: int = 1) -> None:
         self.times.add(other.times, sign)
+        self.remade += sign * other.remade
         for mine, theirs in zip(self.nodes, other.nodes):
             mine.add(theirs, sign)
 

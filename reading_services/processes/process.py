@@ -100,7 +100,10 @@ class ProcessWorker:
     def counters(self) -> WorkerCounters | None:
         try:
             return WorkerCounters(
-                self.page.times.read(), self.page.sheet.read() if self.page.times.wanted else [], self.pid
+                self.page.times.read(),
+                self.page.sheet.read() if self.page.times.wanted else [],
+                self.pid,
+                self.page[Field.AGAIN],
             )
         except ValueError:  # its page has gone a moment ago
             return None

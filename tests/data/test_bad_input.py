@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import DistributedSampler, SequentialSampler
+from torch.utils.data import DistributedSampler, IterableDataset, SequentialSampler
 
 from tests.data.datasets import Killer, Lines, Numbers, text_of
 from torchpipe import DataLoader
@@ -182,6 +184,34 @@ def test_a_state_of_another_loader_is_refused_with_both_sides(options: dict[str,
     with pytest.raises(StateMismatchError) as caught:
         other.load_state_dict(loader.state_dict())
     assert all(words in str(caught.value) for words in both)
+
+
+class Slow(IterableDataset[int]):
+    """Has no state, and takes ``pause_s`` for each of the first ten samples."""
+
+    def __init__(self, pause_s: float) -> None:
+        self.pause_s = pause_s
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(12):
+            if number < 10:
+                time.sleep(self.pause_s)
+            yield number
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
+def test_a_worker_that_makes_samples_again_does_not_hang(batch_size: int | None) -> None:
+    """All of them take longer than one may."""
+    first = DataLoader(Slow(0), batch_size=batch_size, num_workers=1)
+    with first:
+        stream = iter(first)
+        for _ in range(10):
+            next(stream)
+        state = first.state_dict()
+    with DataLoader(Slow(0.5), batch_size=batch_size, num_workers=1, timeout=4) as resumed:
+        resumed.load_state_dict(state)
+        assert [int(batch) for batch in resumed] == [10, 11]
 
 
 def test_a_worker_that_does_not_answer_in_time() -> None:

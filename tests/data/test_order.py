@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -81,6 +83,43 @@ def test_what_is_not_used_up_has_drawn_what_torchs_loader_draws(name: str) -> No
             assert found[::3] == trace(TorchDataLoader, name, most=2, num_workers=0)[::3]
         else:
             assert found == trace(TorchDataLoader, name, most=2, **options), options
+
+
+class Refills:
+    """A batch sampler that fills one container again and again: of ``kind``."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 9
+
+    def __iter__(self) -> Iterator[Any]:
+        batch: Any = {"tensor": torch.zeros(2, dtype=torch.long), "array": np.zeros(2, int)}.get(self.kind, [0, 0])
+        number = np.int64 if self.kind == "numpy numbers" else int
+        for place in range(9):
+            numbers = [number(2 * place), number(2 * place + 1)]
+            batch[:] = torch.tensor(numbers) if self.kind == "tensor" else numbers
+            yield batch
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}])
+@pytest.mark.parametrize("kind", ["list", "numpy numbers", "tensor", "array"])
+def test_a_batch_that_the_sampler_fills_again_is_not_lost(kind: str, options: dict[str, Any]) -> None:
+    def make(**more: Any) -> DataLoader[Any]:
+        return DataLoader(list(range(18)), batch_sampler=Refills(kind), collate_fn=list, **more)
+
+    expected = [[2 * place, 2 * place + 1] for place in range(9)]
+    running = make(**options)
+    stream = iter(running)
+    assert [next(stream) for _ in range(3)] == expected[:3]
+    state = running.state_dict()
+    assert list(stream) == expected[3:]
+    assert list(running) == expected
+    for more in ({}, {"num_workers": 1}, options):
+        resumed = make(**more)
+        resumed.load_state_dict(state)
+        assert list(resumed) == expected[3:]
 
 
 def test_an_endless_batch_sampler() -> None:

@@ -79,6 +79,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     fix the same order. Further arguments:
 
     Args:
+        timeout: seconds that a batch is waited for before it is a RuntimeError (0: no limit). The time begins anew with
+            each sample or batch that a worker process makes again on the way to where a state was saved.
         snapshot_every_n_steps: taken for the sake of code written for StatefulDataLoader; a state is exact anyhow.
         worker_seeding: ``"batch"`` seeds ``random``, numpy and torch for each batch, from the epoch's seed and the
             batch's number, so that augmentation is the same for any number of workers, and after a resume or a crash.
@@ -480,9 +482,10 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     def state_dict(self, *, exact: bool = False) -> dict[str, Any]:
         """The position after the last batch that was handed out. Starts nothing, draws nothing, asks no worker.
 
-        ``exact``: of an iterable dataset, with a snapshot of each worker's at the very position, so that a resume makes
-        no batch again, and the dataset may then have other code. A worker of its own makes those since the last
-        snapshots again; the loop waits. Of other datasets every state is.
+        ``exact``: with a snapshot of each worker's part at the very position, so that a resume makes no batch again. A
+        state of a map-style dataset is so anyhow. An iterable one, or its iterator, has to have ``state_dict``, and may
+        then have other code; without workers it is asked, and with workers, as many more at most make the batches
+        since the last snapshots again, while the loop waits.
 
         Keys: version, dataset, length, batch_size, drop_last, sampler, collate, epoch, delivered and payload (text):
         JSON can hold it.

@@ -149,8 +149,9 @@ class ReadingServiceInterface(ABC):
         """
         raise TypeError(f"{type(self).__name__} runs no epoch beside its own: which samples it gives is not known")
 
-    def exact_position(self, start: EpochStart) -> dict[str, Any]:
-        """``start.state`` such that it makes nothing again: with a snapshot of each shard at the very position.
+    def exact_position(self, start: EpochStart, *, may_replay: bool = False) -> dict[str, Any]:
+        """``start.state`` with a snapshot of each shard at the very position, such that it makes nothing again; with
+        ``may_replay``, nothing but what parts of the graph that keep no state make again by themselves.
 
         Raises: StateError where there is none.
         """

@@ -75,8 +75,8 @@ class PreparingReadingService(ReadingServiceInterface):
     def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
         return self._executing.local_iteration(self.hosting(start), substitutes_of)
 
-    def exact_position(self, start: EpochStart) -> dict[str, Any]:
-        return self._executing.exact_position(self.hosting(start))
+    def exact_position(self, start: EpochStart, *, may_replay: bool = False) -> dict[str, Any]:
+        return self._executing.exact_position(self.hosting(start), may_replay=may_replay)
 
     def finalize_iteration(self) -> None:
         self._executing.finalize_iteration()

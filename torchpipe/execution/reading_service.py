@@ -19,7 +19,7 @@ from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning, StateError
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
-from torchpipe.execution.exact import made_exact, no_exact
+from torchpipe.execution.exact import check_exact, made_exact, no_exact
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
@@ -193,7 +193,7 @@ class ShardedReadingService(ReadingServiceInterface):
                 raise
         return iterator
 
-    def exact_position(self, start: EpochStart) -> dict[str, Any]:
+    def exact_position(self, start: EpochStart, *, may_replay: bool = False) -> dict[str, Any]:
         plan = self.plan
         if plan.dispatch is not None or len(plan.cuts) > 1:
             what = "items are dispatched" if plan.dispatch is not None else "branches meet behind the shards"
@@ -204,7 +204,10 @@ class ShardedReadingService(ReadingServiceInterface):
             return {place: made[start.shards[place]] for place in cursors}
 
         assert start.state is not None
-        return made_exact(start.state, len(start.shards), make)
+        position = made_exact(start.state, len(start.shards), make)
+        if not may_replay:
+            check_exact(position, start.shards)
+        return position
 
     def _exact_cursors(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> dict[int, Cursor]:
         """Cursors of the same positions, by the numbers of shards, that drop nothing. Raises: StateError."""

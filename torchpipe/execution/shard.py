@@ -419,8 +419,9 @@ def other_choices(shard: int, count: int, words: str, has_exact: bool = True) ->
     return (
         f"of the first {count} {words} of shard {shard}, some are made again, and come out otherwise than in the run "
         "that made them, so that items would be lost or repeated: a function by which a node leaves out, expands or "
-        f"groups items answers otherwise. {_CAUSES}. If its code has changed on purpose, load the state with the code "
-        f"that saved it{exact if has_exact else ''}"
+        "groups items answers otherwise, or on_error('skip') left out what does not raise now, or the reverse (for "
+        f"errors that come and go, put retry() before it). {_CAUSES}. If its code has changed on purpose, load the "
+        f"state with the code that saved it{exact if has_exact else ''}"
     )
 
 

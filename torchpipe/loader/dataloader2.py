@@ -292,9 +292,10 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         under any number of them: all ranks call it at the same step, and wait for each other. None: as the reading
         service says (its default is ``"own"``). In a single process there is no difference.
 
-        ``exact``: whoever makes the items takes snapshots at the very position. Where workers do, one of its own makes
-        the items since the last snapshots again, as in a resume, and the loop waits. A resume from there makes nothing
-        again, so that functions that leave out, expand or group items may have other code.
+        ``exact``: whoever makes the items takes snapshots at the very position. Where workers do, as many more at most
+        make the items since the last snapshots again, as in a resume, and the loop waits. A resume from there makes
+        nothing again, so that functions that leave out, expand or group items may have other code. There is none where
+        something in the graph keeps no state: a node or an iterable of yours, an open iterator of ``flatmap``.
 
         Keys: version, fingerprint, seed, epoch, delivered, num_shards, rank, world_size and payload (bytes). Holds no
         code; ``torchpipe.state.inspect`` shows it. An :class:`~torchpipe.errors.OpaqueStateWarning` tells of items that

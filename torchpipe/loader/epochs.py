@@ -82,6 +82,10 @@ class Parked(Generic[P]):
 Form: TypeAlias = Fresh | Loaded[P] | Live[P] | Parked[P]
 
 
+def _left(form: Form[P]) -> AtWork[P] | Parked[P] | None:
+    return form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
+
+
 class Epochs(Generic[P]):
     """``form`` is replaced as a whole, so that other threads and signal handlers find one or the other."""
 
@@ -96,6 +100,11 @@ class Epochs(Generic[P]):
         """The epoch at work, if somebody still has its iterator."""
         form = self.form
         return form.work() if isinstance(form, Live) and form.holder() is not None else None
+
+    @property
+    def left(self) -> AtWork[P] | Parked[P] | None:
+        """What a state describes where it is not the start of an epoch: the one at work, or the one that was left."""
+        return _left(self.form)
 
     @property
     def coming(self) -> Fresh | Loaded[P]:
@@ -128,9 +137,8 @@ class Epochs(Generic[P]):
 
     def next(self, things: str) -> Fresh | Loaded[P]:
         """What ``iter()`` is about to begin. Warns if a state was saved that goes another way than this run."""
-        form, saved, self._saved = self.form, self._saved, None
-        left = form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
-        coming = self.coming
+        saved, self._saved = self._saved, None
+        left, coming = self.left, self.coming
         if left is not None and saved == (left.epoch, left.delivered) and isinstance(coming, Fresh):
             _warn_of_two_ways(left.epoch, left.delivered, coming.epoch, things)
         return coming
@@ -172,8 +180,7 @@ class Epochs(Generic[P]):
 
     def keep(self) -> None:
         """What is at work is going to be closed: note its position, or why there is none."""
-        form = self.form
-        left = form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
+        left = self.left
         if left is None:
             return
         try:
@@ -196,7 +203,7 @@ class Epochs(Generic[P]):
             form = self.form
             if isinstance(form, Loaded):
                 return form.position
-            left = form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
+            left = _left(form)
             if left is None:
                 return start(self._after.epoch)
             position = left.position()

@@ -49,7 +49,7 @@ def mixtures_of(run: Run, position: LoaderState) -> list[Mixture]:
     if position.position is not None:
         identity: dict[str, Any] = position.identity
         start = EpochStart(**identity, delivered=position.delivered, state=position.position)
-        states = states_in_shards(run.service.exact_position(start), run.graph_text)
+        states = states_in_shards(run.service.exact_position(start, may_replay=True), run.graph_text)
         if position.delivered and not all(number in states for number, _ in mixers):
             raise StateError(
                 "where mix() stands cannot be told here: branches of one pass meet in the graph, or a part of it has "

@@ -39,9 +39,8 @@ _first = itemgetter(0)
 def has_course(graph: DataPipe) -> bool:
     """True if nodes of the graph make choices, and a resume makes all of them in the order of the run before.
 
-    Not so where branches of one pass are read, where ``on_error("skip")`` leaves out what raises and may not raise
-    again, where items are dispatched, and where code of the user's, or a map-style node, decides when it reads what was
-    chosen.
+    Not so where branches of one pass are read, where items are dispatched, and where code of the user's, or a map-style
+    node, decides when it reads what was chosen.
     """
     chosen = set[int]()  # nodes at which, or before which, choices are made
     for node in walk(graph):

@@ -166,6 +166,7 @@ class ReplayIterator(NodeIterator[Any]):
             self._kept.tell_of_changes(node_name(self.node))
 
     def _replay(self, iterator: Iterator[Any]) -> None:
+        on_again = self.context.host.on_again
         with self.context.making_again():
             for done in range(self.count):
                 if next(iterator, self) is self:
@@ -173,6 +174,8 @@ class ReplayIterator(NodeIterator[Any]):
                         f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data "
                         "become shorter, or does the node not depend on its input alone?"
                     )
+                if on_again is not None:
+                    on_again()
 
     def get_state(self) -> dict[str, Any]:
         if not self.is_begun or self._iterator is None:

@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
@@ -30,6 +31,7 @@ from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.describe import describe
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
+from torchpipe.state.copying import copy_item
 from torchpipe.state.flat import damaged, shown
 
 __all__ = [
@@ -383,7 +385,7 @@ class _Sampled(Order):
             indices = self._again(done, asked)
             digest = _digest(indices, digest)
             if done >= number:
-                self._queue.append(indices)
+                self._queue.append(_own(indices))
         self._asked = _Asked(asked, digest, ended)
         more = ended and next(self._iterator, self) is not self
         # Ranks may have batches of their own, and share the state of one of them
@@ -463,7 +465,7 @@ class _Sampled(Order):
             self._asked = asked
             self._left = [item.get_state() for item in self._samplers.generators]
         self._note()
-        return indices
+        return _own(indices)
 
     def key(self, number: int) -> int:
         return number * self._ranks + self._rank
@@ -525,6 +527,15 @@ class _Sampled(Order):
             return state | {"sampler": self._position_before(number)}, now
         how_far = {"asked": asked.batches, "ended": asked.ended, "digest": asked.digest, "process": self._process}
         return state | how_far | {"parts": parts}, now
+
+
+def _own(indices: Any) -> Any:
+    """A batch that waits, as those do that are dealt to workers: the sampler may fill the same list again."""
+    if type(indices) is list and all(
+        kind in _PLAIN or issubclass(kind, np.generic) for kind in set(map(type, indices))
+    ):
+        return indices[:]
+    return copy_item(indices)
 
 
 def _digest(indices: Any, before: int) -> int:

@@ -50,8 +50,8 @@ class OnError(OneInput[T_co]):
     skipped: iterables and generators of yours, nodes of others that do not define
     :meth:`~torchpipe.NodeIterator.leave_out`. An item that kills its process is another matter.
 
-    A resume or recovery makes items again, and must find the same ones bad: for errors that come and go (a network),
-    put ``retry`` before it.
+    A resume or recovery makes items again, and must find the same ones bad; a resume that is seen not to is refused.
+    For errors that come and go (a network), put ``retry`` before it.
 
     State: the input's, and what was left out. A state loads into the same graph without this node, or with another
     budget, and the other way round.
@@ -83,8 +83,8 @@ class OnError(OneInput[T_co]):
         return len(self.source)
 
     @property
-    def _torchpipe_chooses(self) -> bool | None:
-        return None if self.policy == "skip" else False  # what has raised need not raise again
+    def _torchpipe_chooses(self) -> bool:
+        return self.policy == "skip"  # which items raise; that is noted where one is left out
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         return _OnErrorIterator(self, context, Failures(self.policy == "skip", self.budget, self.errors))
