@@ -58,7 +58,7 @@ def test_inputs_and_weights_by_name() -> None:
         Mixer(a, weights={"c": 1}, names=["a"])
     with pytest.raises(ValueError, match="weights name 'a'"):
         Mixer(a, weights={"a": 1})
-    for wrong in ("a", [1]):
+    for wrong in ("a", [1], {"a"}, {"a": 1}.keys()):
         with pytest.raises(TypeError, match="names are texts"):
             Mixer(a, weights=[1], names=wrong)  # type: ignore[arg-type]
     for few in (["a"], ["a", "a"]):

@@ -82,6 +82,29 @@ def sampled(rank: int, world_size: int) -> Any:
     return DataLoader(data, 4, sampler=DistributedSampler(data, world_size, rank, seed=3), num_workers=2)
 
 
+class Scaled(Images):
+    """Is changed by the ``worker_init_fn`` of its worker."""
+
+    scale = 1
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        return index * self.scale, -1 if info is None else info.id
+
+
+def scale(worker: int) -> None:
+    info: Any = get_worker_info()
+    info.dataset.scale = 100
+
+
+def counted(num_workers: int = 2) -> Any:
+    return DataLoader(Scaled(), 2, num_workers=num_workers, collate_fn=list, worker_init_fn=scale)
+
+
+def of_epoch(epoch: int) -> Any:
+    return counted()
+
+
 NAMES = ("graph", "filtered", "dealt", "sampled")
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.exact import exact
-from tests.observe.cli.step_loaders import NAMES, STATE_AT, STEPS
+from tests.observe.cli.step_loaders import NAMES, STATE_AT, STEPS, counted
 from torchpipe.observe.cli.main import main
 from torchpipe.state import merge
 from torchpipe.state.shards import shard_states
@@ -125,3 +125,17 @@ def test_a_step_that_is_not_there(ran: Path, tmp_path: Path, capsys: pytest.Capt
         )
         assert code == 2
         assert "no step 5000" in err
+
+
+def test_who_inspects_a_run_does_not_choose_its_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state, file = tmp_path / "state.pt", tmp_path / "batch.pt"
+    with counted() as loader:
+        stream = iter(loader)
+        next(stream)
+        torch.save({"loader": loader.state_dict()}, state)
+        second = next(stream)
+    assert call(capsys, "batch", state, f"{LOADERS}:counted", "--step", 1, "-o", file)[0] == 0
+    assert torch.load(file, weights_only=False) == second == [(200, 1), (300, 1)]
+    assert call(capsys, "state", "show", state, f"{LOADERS}:counted")[0] == 0
+    code, _, err = call(capsys, "batch", state, f"{LOADERS}:of_epoch", "--step", 1, "-o", file)
+    assert (code, "it is told rank, world_size; give the others defaults" in err) == (2, True)

@@ -83,8 +83,8 @@ class Mixer(IterDataPipe[T]):
             raise ValueError("mix needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_input("mix", datapipe)
-        if isinstance(names, str) or not all(type(name) is str for name in names):
-            raise TypeError(f"names are texts, one for each input, got {names!r:.80}")
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(type(name) is str for name in names):
+            raise TypeError(f"names are texts in the order of the inputs, such as a tuple, got {names!r:.80}")
         if names and len(set(names)) != len(datapipes):
             raise ValueError(f"names has to name each of {len(datapipes)} inputs, got {names!r:.80}")
         check_choice("stop", stop, get_args(Stop))

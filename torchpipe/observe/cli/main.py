@@ -20,7 +20,10 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command: its exit code. 0: done; 1: ``diff`` found differences, ``doctor`` a problem; 2: a mistake."""
+    """Run one command: its exit code.
+
+    0: done; 1: a difference, a fault, a problem, a refused state, or nothing found; 2: a mistake.
+    """
     accept_all_characters()
     options = _parser().parse_args(arguments)
     try:

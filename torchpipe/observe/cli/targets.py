@@ -60,10 +60,11 @@ def _service(workers: int | None) -> Any:
 def loader_of_rank(target: str, rank: int = 0, world_size: int = 1) -> Any:
     """The loader that ``target`` names, or that the function there makes; which is told the rank, if it takes it.
 
-    Its parameters ``rank``, ``world_size``, ``num_workers`` (0) and ``epoch`` are known, as to ``torchpipe audit``.
-    Raises: ValueError for what is no loader of torchpipe's; what the user's code raises.
+    Its other parameters keep their defaults, ``num_workers`` as well: the number of workers decides what a worker's
+    code makes, and none starts unless the loader is iterated. Raises: ValueError for what is no loader of torchpipe's;
+    TypeError for a function with another parameter that has no default; what the user's code raises.
     """
-    made = Maker(target).make({"rank": rank, "world_size": world_size, "workers": 0})
+    made = Maker(target).make({"rank": rank, "world_size": world_size})
     if not made.is_ours:
         raise ValueError(f"{target} is {made.name}: name a loader of torchpipe's, or a function that makes one")
     return made.loader

@@ -52,9 +52,8 @@ class Maker:
         try:
             inspect.signature(self._made).bind(**arguments)
         except TypeError as error:
-            raise TypeError(
-                f"{self._target} {error}: it may take num_workers, rank, world_size and epoch; give the others defaults"
-            ) from None
+            told = ", ".join("num_workers" if name == "workers" else name for name in wanted)
+            raise TypeError(f"{self._target} {error}: it is told {told}; give the others defaults") from None
         return Made(self._made(**arguments))
 
 
