@@ -360,6 +360,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         Raises: TypeError or ValueError for a number that is negative or none; what ends the epoch.
         """
         steps = check_count("steps", steps, at_least=0)
+        if not steps:
+            return 0
         self._settle()
         if (live := self._live) is not None:
             self._check_no_claims("skip()")

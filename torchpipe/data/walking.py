@@ -6,10 +6,12 @@ Runs in the user's process. Samplers are copied, and draw from copies of the pro
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_private import gives_batches
+from torchpipe.data.batches import LocalFailure
 from torchpipe.data.fetch import Fetch, make_worker_info, set_worker_info
 from torchpipe.data.order.samplers import Samplers
 from torchpipe.data.order.sampling import Order, OrderState, begin_order
@@ -20,6 +22,7 @@ from torchpipe.loader.epochs import Fresh
 from torchpipe.loader.steps import AskedSteps, Rows, wanted_steps
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, RandomStates
+from torchpipe.state.copying import beside_the_loop
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -55,22 +58,30 @@ def item_at(loader: DataLoader[Any], position: Position, step: int, epoch: int |
 
 def _made(loader: DataLoader[Any], order: Order, epoch: int, step: int, indices: Any) -> Any:
     """As the worker makes it whose turn it is."""
-    fetch = Fetch(loader._plain_dataset(), gives_batches(loader), loader.collate_fn)
-    outside = None
-    if loader.num_workers:
-        worker = step % loader.num_workers
-        seed = order.base_seed + worker
-        outside = set_worker_info(make_worker_info(worker, loader.num_workers, seed, fetch.dataset))
+    dataset, collate_fn = beside_the_loop((loader._plain_dataset(), loader.collate_fn))
+    fetch = Fetch(dataset, gives_batches(loader), collate_fn)
+    with _as_worker(loader, order.base_seed, step, dataset):
+        try:
+            return BatchRandom().within(order.base_seed, epoch, order.key(step), partial(fetch, indices))
+        except Exception as error:
+            fetch.explain(error, step, indices)
+            raise LocalFailure(error).rebuild() from error.__cause__
+
+
+@contextmanager
+def _as_worker(loader: DataLoader[Any], base_seed: int, step: int, dataset: Any) -> Iterator[None]:
+    """As if this were the worker whose turn ``step`` is, if the loader has workers."""
+    if not loader.num_workers:
+        yield
+        return
+    worker = step % loader.num_workers
+    outside = set_worker_info(make_worker_info(worker, loader.num_workers, base_seed + worker, dataset))
+    try:
         if loader.worker_init_fn is not None:
             loader.worker_init_fn(worker)
-    try:
-        return BatchRandom().within(order.base_seed, epoch, order.key(step), partial(fetch, indices))
-    except Exception as error:
-        fetch.explain(error, step, indices)
-        raise
+        yield
     finally:
-        if loader.num_workers:
-            set_worker_info(outside)
+        set_worker_info(outside)
 
 
 def _each(order: Order, random: GlobalRandom) -> Iterator[Any]:

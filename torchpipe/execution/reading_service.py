@@ -41,6 +41,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy
+from torchpipe.state.copying import beside_the_loop
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats.service import EventLog, ServiceFigures
 from torchpipe.stats.text import format_bytes
@@ -152,7 +153,7 @@ class ShardedReadingService(ReadingServiceInterface):
         return self._stream(start, self._main_root(self.plan.root), self._merges, trace)
 
     def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
-        graphs = ShardGraphs(self._graphs.branches, self._init_fn, self._reset_fn)
+        graphs = ShardGraphs(beside_the_loop(self._graphs.branches), self._init_fn, self._reset_fn)
         begin = partial(self._start_local_shards, start, graphs=graphs, substitutes_of=substitutes_of)
         root = self.plan.root
         while root not in self.plan.cuts and not traits_of(root).alters_stream:  # it moves items, to a device say

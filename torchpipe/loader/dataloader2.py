@@ -196,6 +196,8 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         Raises: TypeError or ValueError for a number that is negative or none; what making the items raises.
         """
         steps = check_count("steps", steps, at_least=0)
+        if not steps:
+            return 0
         self._check_process()
         form = self._epochs.form
         live = form.holder() if isinstance(form, Live) else None

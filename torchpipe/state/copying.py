@@ -8,17 +8,20 @@ import mmap
 import pathlib
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
+from torchpipe.errors import StateError
 from torchpipe.state.pickling import is_made_otherwise, reduce_error
 from torchpipe.state.tensors import copy_tensor
 
-__all__ = ["copy_item", "copy_items", "holds_mutable", "separated", "used_up_in"]
+__all__ = ["beside_the_loop", "copy_item", "copy_items", "holds_mutable", "separated", "used_up_in"]
+
+T = TypeVar("T")
 
 _IMMUTABLE = frozenset(
     {type(None), bool, int, float, complex, str, bytes, range, type(...), pathlib.PosixPath, pathlib.PurePosixPath}
@@ -37,6 +40,19 @@ def copy_item(item: Any) -> Any:
         return _copied(item)
     except RecursionError:  # a list that holds itself
         return _deep(item)
+
+
+def beside_the_loop(users: T) -> T:
+    """Copies of the user's objects, for who calls them beside the loop: the loop's own would be led on (counters,
+    generators of their own, iterators). Raises: StateError for what cannot be copied.
+    """
+    try:
+        return copy.deepcopy(users)
+    except Exception as error:
+        raise StateError(
+            "to look beside the loop takes a copy of the loader's data and functions, and they cannot be copied "
+            f"({type(error).__name__}: {error}). Make a second loader, and look into that"
+        ) from error
 
 
 def copy_items(items: Iterable[Any]) -> list[Any]:
