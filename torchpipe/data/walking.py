@@ -19,7 +19,7 @@ from torchpipe.data.position import Position
 from torchpipe.data.ranks.batches import order_at
 from torchpipe.errors import StateError
 from torchpipe.loader.epochs import Fresh
-from torchpipe.loader.steps import AskedSteps, Rows, wanted_steps
+from torchpipe.loader.steps import AskedSteps, Rows, row_of, wanted_steps
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, RandomStates
 from torchpipe.state.copying import beside_the_loop
@@ -41,7 +41,7 @@ def rows_of(loader: DataLoader[Any], position: Position, steps: AskedSteps, epoc
         wanted,
         order.number,
         lambda _: _each(order, random),
-        lambda indices: list(indices) if batched else [indices],
+        lambda indices: [row_of(index, ()) for index in (indices if batched else [indices])],
     )
 
 

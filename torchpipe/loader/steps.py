@@ -19,7 +19,7 @@ from torchpipe.node.validate import check_count
 __all__ = ["AskedSteps", "Rows", "StepRows", "last_of", "row_of", "rows_in", "wanted_steps"]
 
 AskedSteps: TypeAlias = int | Iterable[int] | None
-"""One step, several, or all of the epoch. AskedSteps count from 0 at the beginning of the epoch."""
+"""One step, several, or all of the epoch. Steps count from 0 at the beginning of the epoch."""
 
 _IDS = ("id", "index", "key", "__key__", "__url__", "path", "url", "file", "offset")
 
@@ -78,8 +78,9 @@ def _found(
     last = last_of(steps)
     if last is not None and last < first:
         return
+    chosen = steps if steps is None or isinstance(steps, range) else frozenset(steps)
     for step, item in enumerate(begin(), first):
-        if steps is None or step in steps:
+        if chosen is None or step in chosen:
             yield StepRows(step, rows(item))
         if step == last:
             return
@@ -89,7 +90,8 @@ def wanted_steps(steps: AskedSteps) -> Sequence[int] | None:
     """``steps``, in order, each once. Raises: TypeError, ValueError for what are no counts."""
     if steps is None or (isinstance(steps, range) and steps.step == 1 and steps.start >= 0):
         return steps
-    given = steps if isinstance(steps, Iterable) else [steps]
+    several = isinstance(steps, Iterable) and getattr(steps, "ndim", 1) > 0  # a tensor without dimensions is a number
+    given: Any = steps if several else [steps]
     return sorted({check_count("steps", step, at_least=0) for step in given})
 
 
@@ -131,7 +133,7 @@ def row_of(item: Any, keep: Sequence[str]) -> Any:
 
 def _plain(value: Any) -> Any:
     """As plain data; of what is none, its class and a checksum."""
-    if isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 1 and value.dtype not in (torch.bool, np.bool_):
+    if isinstance(value, torch.Tensor | np.ndarray) and value.ndim < 2 and value.dtype not in (torch.bool, np.bool_):
         return value.tolist()
     found = plain(value)
     if found is None or isinstance(found, str | int | float | bool | bytes):

@@ -139,3 +139,47 @@ def test_who_inspects_a_run_does_not_choose_its_workers(tmp_path: Path, capsys: 
     assert call(capsys, "state", "show", state, f"{LOADERS}:counted")[0] == 0
     code, _, err = call(capsys, "batch", state, f"{LOADERS}:of_epoch", "--step", 1, "-o", file)
     assert (code, "it is told rank, world_size; give the others defaults" in err) == (2, True)
+
+
+def test_every_row_that_is_shown_is_found_by_what_was_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "loaders.py"
+    file.write_text(
+        "import torch\n"
+        "from torchpipe import DataLoader, DataLoader2\n"
+        "from torchpipe.iter import IterableWrapper\n"
+        "def tensors():\n"
+        "    return DataLoader(range(6), 2, sampler=[torch.tensor(number) for number in (3, 1, 5, 0)])\n"
+        "def pairs():\n"
+        "    return DataLoader2(IterableWrapper([(f'img{n}', n) for n in range(6)]).batch(2))\n"
+        "def keys():\n"
+        "    return DataLoader2(IterableWrapper([{'key': b'k%d' % n} for n in range(6)]).batch(2))\n"
+    )
+    for name, wanted in (("tensors", "5"), ("pairs", "img4"), ("keys", "k3")):
+        target, state = f"{file}:{name}", tmp_path / f"{name}.pt"
+        space: dict[str, Any] = {}
+        exec(file.read_text(), space)
+        torch.save(space[name]().state_dict(), state)
+        code, told, _ = call(capsys, "rows", state, target, "--steps", "0:9", "--json")
+        assert code == 0
+        assert wanted in told
+        assert json.loads(told)
+        code, told, _ = call(capsys, "rows", state, target, "--find", wanted)
+        assert code == 0, told
+        code, told, _ = call(capsys, "rows", state, target, "--find", "none such")
+        assert code == 1, told
+
+
+def test_what_is_asked_in_vain_is_told_before_the_work(
+    ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = NAMES[0]
+    state, target = ran / f"{name}.0.pt", f"{LOADERS}:{name}"
+    ranks = ["--rank", "0", "--world-size", "2"]
+    for arguments, told in (
+        (["rows", state, target, "--steps", "5:2"], "5:2' has no steps"),
+        (["batch", state, target, "--step", "1", *ranks, "-o", state], "is the checkpoint itself"),
+        (["batch", state, target, "--step", "1", *ranks, "-o", tmp_path / "none" / "b.pt"], "there is no folder"),
+    ):
+        code, _, error = call(capsys, *arguments)
+        assert code == 2, error
+        assert told in error

@@ -205,7 +205,10 @@ def _steps(text: str) -> range:
     first, colon, last = text.partition(":")
     if not (first.isdecimal() and (last.isdecimal() or not colon)):
         raise argparse.ArgumentTypeError(f"{text!r} should be a step, or FIRST:END such as 1200:1210, without END")
-    return range(int(first), int(last) if colon else int(first) + 1)
+    steps = range(int(first), int(last) if colon else int(first) + 1)
+    if not steps:
+        raise argparse.ArgumentTypeError(f"{text!r} has no steps: the first one comes first, {last}:{first}")
+    return steps
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,19 +55,34 @@ def rows(options: argparse.Namespace) -> tuple[int, Any]:
 
 def _shown(found: list[Any], as_json: bool) -> Any:
     if as_json:
-        return [{"step": step, "rows": each} for step, each in found]
+        return [{"step": step, "rows": _texts(each)} for step, each in found]
     return (
         "\n".join(f"{step}: {' '.join(map(str, each))}" for step, each in found) or "the epoch has none of these steps"
     )
 
 
 def _is(row: Any, text: str) -> bool:
-    values = row.values() if isinstance(row, Mapping) else [row]
-    return any(str(value) == text for value in values)
+    """True if ``row``, or a part of it, is shown so."""
+    parts = row.values() if isinstance(row, Mapping) else row if isinstance(row, list | tuple) else ()
+    return text in (str(row), str(_texts(row))) or any(_is(part, text) for part in parts)
+
+
+def _texts(row: Any) -> Any:
+    """As JSON can hold it: bytes are text."""
+    if isinstance(row, Mapping):
+        return {name: _texts(value) for name, value in row.items()}
+    if isinstance(row, list | tuple):
+        return [_texts(part) for part in row]
+    return row.decode("utf-8", "backslashreplace") if isinstance(row, bytes) else row
 
 
 def batch(options: argparse.Namespace) -> tuple[int, Any]:
     """The batch of a step, saved."""
+    output = Path(options.output).resolve()
+    if output == Path(options.file).resolve():
+        raise ValueError(f"-o {options.output} is the checkpoint itself: name another file")
+    if not output.parent.is_dir():
+        raise ValueError(f"-o {options.output}: there is no folder {output.parent}")
     with _loader(options) as loader:
         made = loader.item_at(options.step, epoch=options.epoch)
     torch.save(made, options.output)
@@ -89,6 +105,8 @@ def _loader(options: argparse.Namespace) -> Iterator[Any]:
         raise ValueError(f"--rank={rank} of {world} ranks: say how many there were, --world-size N")
     with acting_as(rank, world):
         loader = loader_of_rank(options.target, rank, world)
+        if getattr(loader, "distributed", False) and options.world_size is None and "world_size" not in state:
+            raise ValueError("the state does not say among how many ranks: say which one, --rank R --world-size N")
         try:
             loader.load_state_dict(dict(state), allow_pickle=options.allow_pickle)
             yield loader
