@@ -186,3 +186,20 @@ def test_L8_forged_states_of_fewer_sources_are_refused() -> None:
         with pytest.raises(StateError):
             other.load_state_dict(replace(flat, position=position).to_dict())
             list(other)
+
+
+def test_a_loaded_loader_in_process_says_how_it_can_be_asked() -> None:
+    with loader_of("ab", {"a": 3, "b": 1}) as loader:
+        list(islice(loader, 9))
+        state = loader.state_dict()
+    with loader_of("ab", {"a": 3, "b": 1}) as loader:
+        loader.load_state_dict(state)
+        for ask in (loader.next_change, loader.mixtures):
+            with pytest.raises(StateError, match="take an item first"):
+                ask()
+        stream = iter(loader)
+        next(stream)
+        assert loader.next_change() > 0
+    with loader_of("ab", {"a": 3, "b": 1}, workers=2) as loader:
+        loader.load_state_dict(state)
+        assert loader.next_change() > 0

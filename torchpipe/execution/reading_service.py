@@ -212,7 +212,11 @@ class ShardedReadingService(ReadingServiceInterface):
 
     def _exact_cursors(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> dict[int, Cursor]:
         """Cursors of the same positions, by the numbers of shards, that drop nothing. Raises: StateError."""
-        assert self._merges is not None, "asked of an epoch at work"
+        if self._merges is None:
+            raise StateError(
+                "no loop has begun, so that in this process nothing stands at the position: take an item first, or "
+                "ask a loader with worker processes"
+            )
         made = dict(cursors)
         for shard, cursor in cursors.items():
             try:
