@@ -35,7 +35,8 @@ def freeze(item: Any) -> Frozen:
     """Take down an item as it is now. An open stream is read to its end and closed: its content is compared.
 
     Types, dtypes, shapes and bytes count: 1, True and 1.0 differ, a NaN equals a NaN of the same bits. Objects are
-    compared by type and by what pickle would keep of them.
+    compared by type and by what pickle would keep of them, Arrow's by their schema and rows: pickle may keep other
+    buffers of the same rows.
     """
     text = repr(item)
     return Frozen(value_of(item), text if len(text) <= 200 else text[:197] + "...")
@@ -72,6 +73,8 @@ def value_of(item: Any) -> Any:
         content = item.read()
         item.close()
         return "stream", getattr(item, "name", None), content
+    if kind.startswith("pyarrow.") and hasattr(item, "to_pylist"):
+        return kind, str(getattr(item, "schema", None) or item.type), value_of(item.to_pylist())
     if hasattr(item, "__array_interface__"):  # an image of Pillow's, say: its attributes do not say its pixels
         return kind, value_of(np.asarray(item))
     kept = _kept(item)
