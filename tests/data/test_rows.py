@@ -116,3 +116,29 @@ class Uncopied:
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise RuntimeError("there is but one")
+
+
+@pytest.mark.parametrize("asked", [range(2), [4]], ids=str)
+def test_steps_before_a_state_are_refused_where_the_sampler_gives_other_batches_now(asked: Any) -> None:
+    def weighted(weights: torch.Tensor) -> DataLoader[Any]:
+        sampler = torch.utils.data.WeightedRandomSampler(weights, LENGTH, generator=torch.Generator().manual_seed(2))
+        return DataLoader(Numbers(LENGTH), 2, sampler=sampler)
+
+    weights = torch.ones(LENGTH)
+    run = weighted(weights)
+    stream = iter(run)
+    taken = [next(stream).tolist() for _ in range(3)]
+    state = run.state_dict()
+
+    same = weighted(weights)
+    same.load_state_dict(state)
+    assert [row.rows for row in same.rows(range(3))] == taken
+    assert [same.item_at(step).tolist() for step in range(3)] == taken
+
+    weights = weights.clone()
+    weights[3] = 9
+    changed = weighted(weights)
+    changed.load_state_dict(state)
+    for look in (lambda: list(changed.rows(asked)), lambda: changed.item_at(asked[0])):
+        with pytest.raises(StateError, match="does not give the batches again"):
+            look()

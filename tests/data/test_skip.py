@@ -123,3 +123,21 @@ def test_a_skip_counts_for_enumerate_and_stats_and_refuses_what_is_no_count() ->
     for wrong in (-1, 1.5, None):
         with pytest.raises((ValueError, TypeError), match="steps"):
             loader.skip(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_before_one_that_the_sampler_does_not_give_are_behind(workers: int) -> None:
+    class Breaks(torch.utils.data.Sampler[int]):
+        def __len__(self) -> int:
+            return 40
+
+        def __iter__(self) -> Any:
+            yield from range(24)
+            raise OSError("the index is gone")
+
+    with DataLoader(Numbers(40), 4, sampler=Breaks(), num_workers=workers) as loader:
+        stream = iter(loader)
+        next(stream)
+        with pytest.raises(OSError, match="the index is gone"):
+            loader.skip(8)
+        assert loader.state_dict()["delivered"] == 6

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from reading_services import MultiProcessingReadingService
 from tests.laws.graphs import GraphSpec, build, graph_specs
 from tests.skipping import driven, steps
-from torchpipe import DataLoader2, InProcessReadingService
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
 
 
@@ -64,3 +64,36 @@ def test_the_end_of_the_epoch_and_what_making_raises() -> None:
     assert list(stream) == []
     with pytest.raises((ValueError, TypeError), match="steps"):
         loader.skip(-1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["graph", "dataset"])
+def test_behind_all_items_the_loop_ends_the_epoch_itself(kind: str, workers: int) -> None:
+    def make() -> Any:
+        if kind == "dataset":
+            return DataLoader(range(20), 2, num_workers=workers)  # type: ignore[arg-type]
+        service = MultiProcessingReadingService(num_workers=workers) if workers else None
+        loader = DataLoader2(IterableWrapper(range(20)).shuffle().sharding_filter().batch(2), reading_service=service)
+        loader.seed(1)
+        return loader
+
+    with make() as loader:
+        stream = iter(loader)
+        next(stream)
+        assert loader.skip(1000) == 9
+        assert loader.epoch == 0
+        assert loader.skip(1) == 0
+        state = loader.state_dict()
+        assert (state["epoch"], state["delivered"]) == (0, 10)
+        assert list(stream) == []
+        assert loader.epoch == 1
+        following = [str(item) for item in loader]
+    with make() as loader:
+        loader.load_state_dict(state)
+        assert list(loader) == []
+        assert [str(item) for item in loader] == following
+    with make() as loader:
+        assert loader.skip(1000) == 10
+        assert loader.epoch == 0
+        assert list(loader) == []
+        assert loader.epoch == 1

@@ -185,15 +185,17 @@ class LocalBatches(Batches):
         return number
 
     def pass_over(self, count: int) -> int:
-        if self._epoch is None or is_stateful(self._fetch.dataset):  # making it leads on
-            passed = super().pass_over(count)
-        else:
-            passed = 0
-            with suppress(StopIteration):
-                while passed < count:
-                    self._asked()
-                    passed += 1
-        self._number = self._after(self._order.number - 1)
+        passed = 0
+        try:
+            if self._epoch is None or is_stateful(self._fetch.dataset):  # making it leads on
+                return super().pass_over(count)
+            while passed < count:
+                self._asked()
+                passed += 1
+        except StopIteration:
+            pass
+        finally:  # whatever the sampler gave is past, also where it raises then
+            self._number = self._after(self._order.number - 1)
         return passed
 
     def close(self) -> None:

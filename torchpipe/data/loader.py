@@ -379,8 +379,9 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         graphs, and has to be empty.
 
         Raises: TypeError for an iterable dataset, and for a sampler that cannot be copied; StateError for one with a
-        state of its own within another one (``last_batch="rollover"``), for steps before
-        the position where a sampler's own state says where it is; for another epoch, whose order is not drawn yet.
+        state of its own within another one (``last_batch="rollover"``), for steps before the position where a sampler's
+        own state says where it is, or it gives other batches now than in the run that saved the state; for another
+        epoch, whose order is not drawn yet.
         """
         if keep:
             raise ValueError(

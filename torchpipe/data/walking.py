@@ -119,7 +119,7 @@ def _order(loader: DataLoader[Any], position: Position, epoch: int | None, first
     if position.order is not None and (first >= position.delivered or "start" not in position.order):
         return begin_order(samplers, saved=(position.order, min(first, position.delivered)))
     if position.order is not None:
-        return _begun_again(samplers, position.order)
+        return _begun_again(loader, samplers, position.order)
     coming = loader._epochs.coming
     if isinstance(coming, Fresh) and not coming.announced:
         samplers.tell_epochs([coming.epoch if known is not None else None for known in samplers.given_epochs()])
@@ -127,14 +127,18 @@ def _order(loader: DataLoader[Any], position: Position, epoch: int | None, first
     return begin_order(samplers, base_seed=base_seed, loaded=loader._sampler_loaded, last=loader._sampler_end)
 
 
-def _begun_again(samplers: Samplers, order: OrderState) -> Order:
-    """From its first batch. Raises: StateError if its state does not say how it began."""
+def _begun_again(loader: DataLoader[Any], samplers: Samplers, order: OrderState) -> Order:
+    """From its first batch. Raises: StateError if its state does not say how it began, or the sampler gives other
+    batches now than those of which the state has a digest.
+    """
     start = order["start"]
     if start is None or "sampler" in order:
         raise StateError(
             "the sampler has a state of its own, which says where it stands, not where the epoch began: ask for "
             "steps from there on, or load an earlier state"
         )
+    if "asked" in order:  # with copies of their own: it runs to where the run had come, and compares
+        begin_order(loader._samplers.copied(), saved=(order, order["asked"]))
     samplers.put(start, epochs=True)
     base_seed = None if start.get("drew") else order["base_seed"]
     return begin_order(samplers, base_seed=base_seed, loaded=start.get("loaded") is True)

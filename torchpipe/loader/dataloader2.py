@@ -189,9 +189,14 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
     def skip(self, steps: int) -> int:
         """Pass over ``steps`` items, or what is left of the epoch, as if they had been taken: how many that was.
 
-        In a loop, the next ones; else the first ones of the next ``iter()``, after ``load_state_dict`` those behind the
-        position. All that follows is as without the skip, states and random numbers included. Functions of a graph may
-        draw from random states that go on from item to item: the workers make the items, which are then dropped.
+        In a loop, the next ones: all that follows is as without the skip, states and random numbers included, and the
+        loop still comes to its end itself. Functions of a graph may draw from random states that go on from item to
+        item: the items are made, by whoever makes them in the loop, and dropped.
+
+        Outside of one, the first ones of the next ``iter()``, after ``load_state_dict`` those behind the position. That
+        ``iter()`` is then a resume: what remembers something without a ``state_dict`` (a function that counts its
+        calls) gives what it gives after a resume, and a source that can be read once is refused when it is read again.
+        Take ``stream = iter(loader)`` first where that matters.
 
         Raises: TypeError or ValueError for a number that is negative or none; what making the items raises.
         """
@@ -241,8 +246,9 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         """What each ``mix`` of the graph has drawn at :meth:`state_dict`'s position, from its first input on; of the
         shards of this rank, and of this epoch.
 
-        This process makes the items since the last snapshots again, as ``state_dict(exact=True)`` does. Raises:
-        StateError where no exact state can be taken, or the positions of nodes cannot be told.
+        Who makes the items is asked, as by ``state_dict(exact=True)``: with worker processes at any position, in
+        process once an item has been taken. Raises: StateError where no exact state can be taken, or the positions of
+        nodes cannot be told.
         """
         self._check_process()
         return mixtures_of(self._run, self._position_now())

@@ -207,7 +207,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         return self._next()
 
     @untraced
-    def _next(self) -> T_co:
+    def _next(self, *, ends: bool = True) -> T_co:
         guard = self._pass.guard
         if guard.taker or guard.pid != Process.pid:
             guard.check()
@@ -215,7 +215,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             with guard.lock:
                 guard.taker = get_ident()
                 try:
-                    return self._advance()
+                    return self._advance(ends)
                 finally:
                     guard.taker = 0
         except BaseException:
@@ -224,7 +224,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             hold_at_exit()
             raise
 
-    def _advance(self) -> T_co:
+    def _advance(self, ends: bool) -> T_co:
         work = self._pass
         if work.closed or work.over or self._paused:
             self._check_valid()
@@ -232,7 +232,8 @@ class DataLoader2Iterator(Iterator[T_co]):
         try:
             item: T_co = work.pull()
         except StopIteration:
-            self._end()
+            if ends:
+                self._end()
             raise
         except BaseException:
             work.stop(finished=False)
@@ -263,12 +264,12 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def skip(self, count: int) -> int:
         """Take the next ``count`` items, or what is left, for nobody: how many. A pause or limit ends it as it would a
-        loop. Raises: what making them raises.
+        loop. The epoch is over once ``next`` finds nothing left. Raises: what making them raises.
         """
         passed = 0
         with suppress(StopIteration):
             while passed < count:
-                next(self)
+                self._next(ends=False)
                 passed += 1
         return passed
 

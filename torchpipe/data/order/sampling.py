@@ -121,7 +121,7 @@ def begin_order(
     """The order of a new epoch, or, from ``saved`` (its state, a number of batches), the rest of one.
 
     ``base_seed``: the one to keep, where torch's loader draws none (persistent workers). ``last``: what
-    :meth:`Order.last_place` gave at the end of the epoch before; ``loaded``: the sampler stands there. ``moves``:
+    :meth:`Order.last_position` gave at the end of the epoch before; ``loaded``: the sampler stands there. ``moves``:
     generators are left where ``saved`` takes them, since its state does not say where they stood.
 
     Raises: StateError if the sampler does not come to that number, gives other batches before it, or does not take its
