@@ -43,6 +43,9 @@ collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_BROWSER") else ["browser"
 # These need Jupyter's kernel, which `make test-notebook` puts into a folder of its own.
 collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_NOTEBOOK") else ["notebook"]
 
+# By default Ray gives its workers the least of a processor: beside busy tests they would not start in time.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 _FAILED = pytest.StashKey[bool]()
 
 

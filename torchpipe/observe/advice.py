@@ -18,7 +18,7 @@ _LITTLE = 0.05  # who waits less than this part of the time does not wait
 _WORTH = 1.3  # what twice as many workers must bring to be advised
 _SLOW_SAMPLER = 0.3  # of the time that the loop waited: what takes less is not what it waited for
 _SKEW = 0.35  # by which a worker is busier than another where one shard holds up the others
-_IN_USE = 0.5  # of the cores: where less is, they are not what there is too little of
+_IN_USE = 0.5  # of what could be had at most: where less is, that is not the limit
 _TOLD_S = 0.1  # of an epoch: in less, what is done once, or an interruption, looks like a slow step
 _FORETOLD_S = 1.0  # the same, of other numbers of workers: starting these takes about as long
 _QUICK_S = 1e-3  # an item that is made as quickly may take longer on its way from a worker
@@ -309,12 +309,13 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
             f"Use num_workers={more}, or make that step cheaper.{unmeasured}",
         )
     limit = outlook.limit
-    if limit == "cores" and outlook.complete and _cores_in_use(stats) > _IN_USE * stats.cores:
+    near = _rate(stats) > _IN_USE * outlook.ceiling
+    if limit == "cores" and outlook.complete and near:
         return (
             f"; all {stats.cores} cores are in use, so more workers would not help.",
             f"Make that step cheaper, do it once and store the result, or use a machine with more cores.{unmeasured}",
         )
-    if limit == "once":
+    if limit == "once" and near:
         return _once_hint(stats, found.node, unmeasured)
     if limit == "repeated":
         return _repeated_hint(stats, found, unmeasured)
@@ -338,10 +339,9 @@ def _repeated_hint(stats: LoaderStats, found: _Found, unmeasured: str) -> tuple[
     return "; every shard does it for all items, so more workers would not help.", f"{divide}{unmeasured}"
 
 
-def _cores_in_use(stats: LoaderStats) -> float:
-    """How many, on average since the epoch began."""
-    took_s = (stats.consumer.start_s or 0.0) + stats.consumer.elapsed_s
-    return sum(process.cpu_s or 0.0 for process in stats.processes) / max(1e-9, took_s)
+def _rate(stats: LoaderStats) -> float:
+    """Items a second, since the epoch began."""
+    return stats.consumer.items / max(1e-9, (stats.consumer.start_s or 0.0) + stats.consumer.elapsed_s)
 
 
 def _once_hint(stats: LoaderStats, slowest: int | None, unmeasured: str) -> tuple[str, str]:
