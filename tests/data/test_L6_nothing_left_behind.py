@@ -184,7 +184,7 @@ def test_L6_main_killed(context: str, ending: str, warm: Warm, tmp_path: Path) -
     script.write_text(SCRIPT)
     done, started = struck_script(warm, script, context, getattr(signal, ending))
     assert len(started) >= 2
-    left = wait_gone(started, 5.0)
+    left = wait_gone(started)
     for process in left:
         process.kill()
     assert left == []

@@ -352,7 +352,7 @@ def _nothing_left(make: Make, numbers: Any) -> bool:
         next(stream)
         workers = _workers(loader)
     del stream
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in workers if psutil.pid_exists(pid)], timeout=5)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in workers if psutil.pid_exists(pid)], timeout=60)
     left = {child.pid for child in psutil.Process().children()} & set(workers) - before
     return not alive and not left
 
