@@ -31,6 +31,7 @@ LAYERS = (
     ("execution",),
     ("loader",),
     ("data",),
+    ("writing",),
     ("integrations", "torchdata"),
     ("testing",),
     ("observe.cli", "export"),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torchpipe.graph.adapters import CacheTimeout, Shuffle
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
     from torchpipe.loader.profiling import profile
+    from torchpipe.writing.manifest import WrittenShards
+    from torchpipe.writing.write import write_shards
 else:
     __getattr__, __dir__ = on_demand(__name__)
 
@@ -47,6 +49,7 @@ __all__ = [
     "Shuffle",
     "SnapshotPolicy",
     "WorkerInfo",
+    "WrittenShards",
     "errors",
     "functional_datapipe",
     "graph",
@@ -54,4 +57,5 @@ __all__ = [
     "own_random_states",
     "profile",
     "state",
+    "write_shards",
 ]

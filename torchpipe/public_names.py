@@ -27,6 +27,8 @@ NAMES: dict[str, dict[str, str]] = {
         "DataLoader2": "torchpipe.loader.dataloader2",
         "DataLoader2Iterator": "torchpipe.loader.dataloader2",
         "profile": "torchpipe.loader.profiling",
+        "WrittenShards": "torchpipe.writing.manifest",
+        "write_shards": "torchpipe.writing.write",
     },
     "torchpipe.iter": {
         "PathList": "torchpipe.iter._shared.paths",

@@ -16,7 +16,7 @@ import numpy as np
 
 from torchpipe.formats.storage.paths import is_remote
 
-__all__ = ["MappedTokens", "TokenSequences"]
+__all__ = ["MappedTokens", "TokenSequences", "token_index", "token_type"]
 
 # Megatron-LM's megatron/core/datasets/indexed_dataset.py: magic, version, type, number of sequences, of documents; then
 # the length of each sequence (int32), where it begins in the .bin (int64), where documents begin, perhaps a mode each.
@@ -223,3 +223,28 @@ class TokenSequences:
         inner = number - (self._ends[part - 1] if part else 0)
         file = self._files[part]
         return file.sequence(inner) if self._length is None else file.window(inner * self._step, self._length)
+
+
+def token_type(dtype: Any) -> np.dtype[Any]:
+    """``dtype`` as Megatron's index names it. Raises: ValueError for another one than its integers."""
+    names = [name for name in _TYPES[1:] if name is not None and np.dtype(name).kind in "iu"]
+    found = [name for name in names if dtype is not None and np.dtype(dtype) == np.dtype(name)]
+    if not found:
+        known = ", ".join(str(np.dtype(name)) for name in names)
+        raise ValueError(
+            f"dtype must be one of {known}, which say what a .bin holds, got {dtype!r}: 'uint16' for vocabularies of "
+            "up to 65,536 tokens, 'int32' for others"
+        )
+    return np.dtype(found[0])
+
+
+def token_index(lengths: Any, dtype: np.dtype[Any]) -> bytes:
+    """The ``.idx`` of documents of so many tokens each (int32), which stand one behind the other in the ``.bin``."""
+    code = next(code for code, name in enumerate(_TYPES) if name is not None and np.dtype(name) == dtype)
+    count = len(lengths)
+    begins = np.zeros(count, "<i8")
+    if count:
+        np.cumsum(lengths[:-1], dtype=np.int64, out=begins[1:])
+    documents = np.arange(count + 1, dtype="<i8")
+    parts = (np.asarray(lengths, "<i4"), begins * dtype.itemsize, documents)
+    return _HEADER.pack(_MAGIC, 1, code, count, len(documents)) + b"".join(part.tobytes() for part in parts)

@@ -1,0 +1,627 @@
+"""Shards are whole or not there, whenever a run is killed; the run that goes on writes what one without kills does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from reading_services import MultiProcessingReadingService
+from torchpipe import WrittenShards, write_shards
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.iter import IterableWrapper, JsonlReader, ParquetReader, TextLineReader, WebDatasetReader
+from torchpipe.map import TokenFile
+
+FORK = multiprocessing.get_context("fork")
+SAMPLES = 60
+KINDS = ("tar", "parquet", "jsonl", "jsonl.zst", "bin")
+
+
+def drawn(number: int) -> dict[str, Any]:
+    """Draws from every process-wide generator, and changes what it was given."""
+    numbers = [number, random.randrange(1000), int(np.random.randint(1000)), int(torch.randint(1000, ()))]
+    return {"n": numbers, "text": f"text {number} é\n"}
+
+
+def as_tar(row: dict[str, Any]) -> dict[str, Any]:
+    row["text"] += "!"
+    return {"__key__": f"{row['n'][0]:06d}", "json": row, "cls": np.int64(row["n"][1]), "npy": np.array(row["n"])}
+
+
+def as_tokens(row: dict[str, Any]) -> list[int]:
+    return list(row["n"][: row["n"][0] % 5])
+
+
+def graph(kind: str, pause: float = 0.0) -> Any:
+    def slow(row: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(pause)
+        return row
+
+    made = IterableWrapper(range(SAMPLES)).shuffle(buffer_size=7).sharding_filter().map(drawn)
+    if pause:
+        made = made.map(slow)
+    return made.map({"tar": as_tar, "bin": as_tokens}.get(kind, dict))
+
+
+def write(kind: str, folder: Path, **options: Any) -> WrittenShards:
+    pause = options.pop("pause", 0.0)
+    if kind == "bin":
+        options["dtype"] = "uint16"
+    return write_shards(graph(kind, pause), folder / f"out-{{:03d}}.{kind}", max_samples=16, seed=3, **options)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files that have a shard's name."""
+    return {path.name: path.read_bytes() for path in folder.glob("out-[0-9]*")}
+
+
+def forked(work: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
+    process = FORK.Process(target=work)
+    process.start()
+    return process
+
+
+def killed_at(point: int, folder: Path, work: Callable[[], Any]) -> None:
+    """Runs ``work``, and dies where it is about to open, rename or remove a file in ``folder`` for the n-th time."""
+    seen = [0]
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("open", "os.rename", "os.remove") and str(arguments[0]).startswith(str(folder)):
+            seen[0] += 1
+            if seen[0] > point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    work()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_every_step_of_the_files(kind: str, tmp_path: Path) -> None:
+    write(kind, tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
+    assert len(expected) == (8 if kind == "bin" else 4)
+    deaths = 0
+    while True:
+        folder = tmp_path / f"killed {deaths}"
+        folder.mkdir()
+        child = forked(partial(killed_at, deaths, folder, partial(write, kind, folder)))
+        child.join()
+        there = contents(folder)
+        assert there.items() <= expected.items()
+        assert kind != "bin" or all(name.replace("bin", "idx") in there for name in there)
+        done = write(kind, folder)
+        assert contents(folder) == expected
+        assert done.samples == SAMPLES
+        assert len(list(folder.iterdir())) == len(expected) + 1, "the manifest, and nothing half-written"
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+        deaths += 1
+    assert deaths >= 4 * 3
+
+
+@pytest.mark.parametrize("kind", ["tar", "parquet", "bin"])
+def test_killed_at_random_under_other_numbers_of_workers(kind: str, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    write(kind, whole, reading_service=MultiProcessingReadingService(2))
+    expected = contents(whole)
+    first = [2]  # the number of shards of the stream is that of the first run's workers
+    for _ in range(8):
+        workers = first.pop() if first else chance.choice([1, 2])
+        work = partial(
+            write, kind, folder, reading_service=MultiProcessingReadingService(workers, num_shards=2), pause=0.01
+        )
+        child = forked(work)
+        child.join(timeout=chance.uniform(0.1, 1.0))
+        child.kill()
+        child.join()
+        assert contents(folder).items() <= expected.items()
+    paused = write(kind, tmp_path / "paused", reading_service=MultiProcessingReadingService(2), pause=0.01)
+    assert contents(tmp_path / "paused") == expected
+    assert paused.new == 4
+    write(kind, folder, reading_service=MultiProcessingReadingService(1, num_shards=2), pause=0.01)
+    assert contents(folder) == expected
+
+
+def read_back(kind: str, paths: list[str]) -> list[Any]:
+    if kind == "tar":
+        return [{name: value for name, value in row.items() if name != "__url__"} for row in WebDatasetReader(paths)]
+    if kind == "bin":
+        return [tokens.tolist() for tokens in TokenFile(paths)]  # type: ignore[attr-defined]
+    return list(ParquetReader(paths) if kind == "parquet" else JsonlReader(paths))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_readers_read_what_was_written(kind: str, tmp_path: Path) -> None:
+    done = write(kind, tmp_path)
+    from torchpipe import DataLoader2
+
+    with DataLoader2(graph(kind)) as loader:
+        loader.seed(3)
+        expected = list(loader)
+    got = read_back(kind, done.paths)
+    assert [plain(row) for row in got] == [plain(row) for row in expected]
+    assert [shard.samples for shard in done.shards] == [16, 16, 16, 12]
+    for shard in done.shards:
+        for file in shard.files:
+            data = (tmp_path / file.name).read_bytes()
+            assert (len(data), hashlib.sha256(data).hexdigest()) == (file.bytes, file.sha256)
+
+
+def plain(row: Any) -> Any:
+    return (
+        {name: value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()}
+        if isinstance(row, dict)
+        else row
+    )
+
+
+def test_a_run_that_is_finished_does_nothing_and_says_so(tmp_path: Path) -> None:
+    first = write("tar", tmp_path)
+    assert str(first).endswith("MB, written")
+    times = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = write("tar", tmp_path)
+    assert str(again).endswith("were all there: nothing was done")
+    assert (again.new, again.shards) == (0, first.shards)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
+
+
+def test_nothing_to_write(tmp_path: Path) -> None:
+    assert write_shards(IterableWrapper([]), tmp_path / "out-{}.jsonl").shards == ()
+    assert contents(tmp_path) == {}
+    assert write_shards(IterableWrapper([]), tmp_path / "out-{}.jsonl").new == 0
+
+
+def test_max_bytes_ends_a_shard_with_the_sample_that_reaches_it(tmp_path: Path) -> None:
+    done = write_shards(IterableWrapper(["x" * 7] * 10), tmp_path / "out-{}.jsonl", max_bytes=25)
+    assert [(shard.samples, shard.bytes) for shard in done.shards] == [(3, 30), (3, 30), (3, 30), (1, 10)]
+    assert list(TextLineReader(done.paths)) == ['"xxxxxxx"'] * 10
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": 4}, "seed was 3 there, and is 4 here"),
+        ({"max_samples": 17}, "max_samples was 16 there, and is 17 here"),
+        ({"max_bytes": 100}, "max_bytes was 1073741824 there, and is 100 here"),
+        ({"graph": IterableWrapper(range(3)).map(drawn).map(as_tar)}, "the state belongs to another graph"),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_folder_of_another_run_is_refused(
+    change: dict[str, Any], named: str, finished: bool, tmp_path: Path
+) -> None:
+    write("tar", tmp_path)
+    if not finished:
+        manifest = tmp_path / "out-manifest.ndjson"
+        manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:3]))
+        for name in ("out-002.tar", "out-003.tar"):
+            (tmp_path / name).unlink()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    options: dict[str, Any] = {"graph": graph("tar"), "seed": 3, "max_samples": 16, **change}
+    with pytest.raises(StateMismatchError, match="holds the shards of another run") as caught:
+        write_shards(path=tmp_path / "out-{:03d}.tar", **options)
+    assert named in str(caught.value)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_another_dtype_and_schema_are_another_run(tmp_path: Path) -> None:
+    write("bin", tmp_path)
+    with pytest.raises(StateMismatchError, match="dtype was '<u2' there, and is '<i4' here"):
+        write_shards(graph("bin"), tmp_path / "out-{:03d}.bin", max_samples=16, seed=3, dtype="int32")
+    write("parquet", tmp_path / "table")
+    schema = pa.schema([("n", pa.list_(pa.int64())), ("text", pa.string())])
+    with pytest.raises(StateMismatchError, match="schema was None there, and is"):
+        write_shards(graph("parquet"), tmp_path / "table" / "out-{:03d}.parquet", max_samples=16, seed=3, schema=schema)
+
+
+def test_shards_that_no_manifest_lists_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "out-007.tar").write_bytes(b"somebody's")
+    with pytest.raises(ValueError, match=r"out-007\.tar, and no manifest that lists it"):
+        write("tar", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["out-007.tar"]
+    (tmp_path / "out-007.tar").unlink()
+    write("tar", tmp_path)
+    (tmp_path / "out-004.tar").write_bytes(b"somebody's")
+    with pytest.raises(ValueError, match=r"out-004\.tar, which it does not list"):
+        write("tar", tmp_path)
+
+
+@pytest.mark.parametrize("change", ["missing", "cut off"])
+def test_a_shard_that_has_changed_is_told_and_the_advice_helps(change: str, tmp_path: Path) -> None:
+    write("tar", tmp_path)
+    expected = contents(tmp_path)
+    shard, manifest = tmp_path / "out-001.tar", tmp_path / "out-manifest.ndjson"
+    if change == "missing":
+        shard.unlink()
+    else:
+        os.truncate(shard, 512)
+    with pytest.raises(StateError, match=r"out-001\.tar is .* before line 3") as caught:
+        write("tar", tmp_path)
+    assert "cut " in str(caught.value)
+    manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:2]))
+    for name in ("out-001.tar", "out-002.tar", "out-003.tar"):
+        (tmp_path / name).unlink(missing_ok=True)
+    assert write("tar", tmp_path).new == 3
+    assert contents(tmp_path) == expected
+
+
+def test_a_manifest_that_is_cut_off_anywhere(tmp_path: Path) -> None:
+    write("jsonl", tmp_path)
+    expected = contents(tmp_path)
+    manifest = tmp_path / "out-manifest.ndjson"
+    whole = manifest.read_bytes()
+    ends = [index for index, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in [0, 5, ends[0] - 1, ends[0], ends[0] + 1, ends[2] - 3, ends[-1]]:
+        for path in tmp_path.iterdir():
+            path.unlink()
+        listed = whole[:cut].count(b"\n") - 1
+        for name in sorted(expected)[: max(listed, 0)]:
+            (tmp_path / name).write_bytes(expected[name])
+        manifest.write_bytes(whole[:cut])
+        write("jsonl", tmp_path)
+        assert contents(tmp_path) == expected
+        assert [without_state(line) for line in manifest.read_bytes().splitlines()] == [
+            without_state(line) for line in whole.splitlines()
+        ]
+
+
+def without_state(line: bytes) -> Any:
+    """Two states of one position may differ in what was noted on the way to it."""
+    return {name: value for name, value in json.loads(line).items() if name != "state"}
+
+
+def test_a_manifest_that_is_damaged(tmp_path: Path) -> None:
+    write("jsonl", tmp_path)
+    manifest = tmp_path / "out-manifest.ndjson"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    for number in range(len(lines)):
+        manifest.write_bytes(b"".join([*lines[:number], b'{"x": 1}\n', *lines[number + 1 :]]))
+        with pytest.raises(StateError, match=f"damaged in line {number + 1}"):
+            write("jsonl", tmp_path)
+    manifest.write_bytes(lines[0].replace(b'"torchpipe_shards": 1', b'"torchpipe_shards": 99'))
+    with pytest.raises(StateError, match="version 99"):
+        write("jsonl", tmp_path)
+
+
+def failing(row: dict[str, Any]) -> dict[str, Any]:
+    if row["n"][0] == 40:
+        raise ArithmeticError("no 40")
+    return row
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_the_graph_leaves_whole_shards_alone(workers: int, tmp_path: Path) -> None:
+    service = MultiProcessingReadingService(workers) if workers else None
+    with pytest.raises(ArithmeticError, match="no 40"):
+        write_shards(
+            IterableWrapper(range(SAMPLES)).sharding_filter().map(drawn).map(failing),
+            tmp_path / "out-{}.jsonl",
+            max_samples=16,
+            reading_service=service,
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-0.jsonl", "out-1.jsonl", "out-manifest.ndjson"]
+
+
+def limited(folder: Path, size: int, kind: str) -> None:
+    """Files end at ``size`` bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        write(kind, folder)
+    except OSError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        (folder / "error.txt").write_text(f"{type(error).__name__} {error}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [200, 600, 2000, 9000])
+def test_a_disk_that_is_full(kind: str, size: int, tmp_path: Path) -> None:
+    write(kind, tmp_path / "whole")
+    expected, folder = contents(tmp_path / "whole"), tmp_path / "full"
+    folder.mkdir()
+    child = forked(partial(limited, folder, size, kind))
+    child.join()
+    assert child.exitcode == 0
+    assert contents(folder).items() <= expected.items()
+    left = {path.name for path in folder.iterdir()} - {"error.txt", "out-manifest.ndjson", *expected}
+    assert not left
+    if (error := folder / "error.txt").exists():
+        assert "make room, and call write_shards again" in error.read_text()
+    write(kind, folder)
+    assert contents(folder) == expected
+
+
+def as_a_guest(folder: Path, said: Any) -> None:
+    """Root may write anywhere: as another user."""
+    if os.geteuid() == 0:
+        os.setuid(65534)
+    try:
+        write("tar", folder)
+    except OSError as error:
+        said.write(f"{type(error).__name__} {error}")
+        said.flush()
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="call write_shards again"):
+        write("tar", tmp_path / "file" / "folder")
+    with tempfile.TemporaryDirectory() as folder, open(tmp_path / "said", "w+") as said:
+        os.chmod(folder, 0o555)
+        child = forked(partial(as_a_guest, Path(folder), said))
+        child.join()
+        said.seek(0)
+        assert re.match("PermissionError .*Permission denied.* can be written to, and call write_sh", said.read())
+        assert os.listdir(folder) == []
+
+
+def test_two_runs_at_once(tmp_path: Path) -> None:
+    first = forked(partial(write, "jsonl", tmp_path, pause=0.3))
+    while not (tmp_path / "out-manifest.ndjson").exists():
+        time.sleep(0.01)
+    with pytest.raises(RuntimeError, match=f"process {first.pid} on .* writes"):
+        write("jsonl", tmp_path)
+    first.kill()
+    first.join()
+
+
+def sample(**files: Any) -> dict[str, Any]:
+    return {"__key__": "a", **{name.replace("_", "."): value for name, value in files.items()}}
+
+
+BAD_SAMPLES: list[tuple[Any, str]] = [
+    ([1, 2], "must be a dict with '__key__'"),
+    ({"txt": "x"}, "must have a text as '__key__', got None"),
+    ({"__key__": 3, "txt": "x"}, "must have a text as '__key__', got 3"),
+    ({"__key__": "a"}, "no files beside its '__key__'"),
+    ({"__key__": "a", "__url__": "x"}, "no files beside its '__key__'"),
+    ({"__key__": "v1.0/a.b", "txt": "x"}, "no dots there"),
+    ({"__key__": "", "txt": "x"}, "no reader finds"),
+    ({"__key__": "a/", "txt": "x"}, "no reader finds"),
+    ({"__key__": "/a", "txt": "x"}, "no reader finds"),
+    ({"__key__": "a\0", "txt": "x"}, "no reader finds"),
+    ({"__key__": "\ud800", "txt": "x"}, "no reader finds"),
+    ({"__key__": "__a__", "txt": "x"}, "no reader finds"),
+    ({"__key__": "a", "TXT": "x"}, "lower case"),
+    ({"__key__": "a", 3: "x"}, "no reader finds"),
+    ({"__key__": "a", "": b"x"}, "no reader finds"),
+    ({"__key__": "a", "x/y": b"x"}, "no reader finds"),
+    ({"__key__": "a", **{f"e{n}": b"" for n in range(61)}}, "more than 60 files"),
+    (sample(txt=3), "it holds text, and got 3 of type int"),
+    (sample(txt=None), "it holds text, and got None"),
+    (sample(cls=1.5), "a whole number, and got 1.5"),
+    (sample(cls="cat"), "a whole number, and got 'cat'"),
+    (sample(json={1: 2}), "texts as keys alone, got 1"),
+    (sample(json=float("nan")), "not JSON compliant"),
+    (sample(json={"x": np.ones(3)}), "no form for ndarray"),
+    (sample(json="\ud800"), "no Unicode"),
+    (sample(npy=[1, 2]), "an array or a tensor, and got"),
+    (sample(npy=np.array([object()])), "Object arrays cannot be saved"),
+    (sample(npy=torch.ones(2, dtype=torch.bfloat16)), "name it .pt"),
+    (sample(npz=np.ones(2)), "a dict of arrays"),
+    (sample(npz={"x": np.array([None])}), "no arrays of objects"),
+    (sample(pt={"x": object()}), "it holds tensors"),
+    (sample(xyz=3), "it holds bytes, and got 3"),
+    (sample(jpg=Image.new("RGB", (2, 2))), "encode it in the graph"),
+    (sample(left_jpg=np.zeros((2, 2, 3), np.uint8)), "encode it in the graph"),
+    (sample(png=np.zeros((2, 2, 3), np.uint8)), "PIL.Image.fromarray"),
+]
+
+
+@pytest.mark.parametrize(("bad", "says"), BAD_SAMPLES)
+def test_samples_that_no_tar_shard_holds(bad: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        write_shards(IterableWrapper([bad]), tmp_path / "out-{}.tar")
+    assert [path.name for path in tmp_path.iterdir()] == ["out-manifest.ndjson"]
+
+
+def test_samples_that_a_tar_shard_holds(tmp_path: Path) -> None:
+    image = Image.new("RGB", (3, 2), (1, 2, 3))
+    given = {
+        "__key__": "folder.d/" + "long " * 60 + "é",
+        "__url__": "elsewhere.tar",
+        "txt": "é\n",
+        "caption.txt": "",
+        "cls": np.uint8(3),
+        "id": torch.tensor(7),
+        "json": {"a": [np.float32(0.5), True, None, np.bool_(False)]},
+        "npy": np.float64(2.5),
+        "left.npy": torch.arange(6).reshape(2, 3).t(),
+        "npz": {"x": np.ones((2, 0)), "y": torch.ones(2, requires_grad=True)},
+        "pt": {"x": [torch.ones(2, dtype=torch.bfloat16)], "y": (1, "text")},
+        "png": image,
+        "jpg": b"\xff\xd8 any bytes",
+        "bin": bytearray(b"\0" * 1025),
+        "raw": memoryview(b"abc"),
+    }
+    done = write_shards(IterableWrapper([given]), tmp_path / "out-{}.tar")
+    (got,) = WebDatasetReader(done.paths, handlers={"jpg": bytes})
+    assert got.pop("__url__") == done.paths[0]
+    assert set(got) == set(given) - {"__url__"}
+    for name in ("__key__", "txt", "caption.txt", "cls", "id", "json", "npy", "jpg", "bin", "raw"):
+        assert got[name] == given[name], name
+    assert got["png"].tobytes() == image.tobytes()
+    assert (got["left.npy"] == np.arange(6).reshape(2, 3).T).all()
+    assert got["npz"]["x"].shape == (2, 0)
+    assert got["pt"]["y"] == (1, "text")
+    assert got["pt"]["x"][0].dtype == torch.bfloat16
+
+
+def test_two_samples_of_one_key(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{number % 3}", "txt": "x"} for number in range(6)]
+    with pytest.raises(ValueError, match="two samples of .*out-0.tar have the key '0'"):
+        write_shards(IterableWrapper(samples), tmp_path / "a" / "out-{}.tar")
+    done = write_shards(IterableWrapper(samples), tmp_path / "b" / "out-{}.tar", max_samples=3)
+    assert [row["__key__"] for row in WebDatasetReader(done.paths)] == ["0", "1", "2"] * 2
+
+
+BAD_ROWS: list[tuple[list[Any], str]] = [
+    ([[1]], "must be a dict of values"),
+    ([{}], "must have columns"),
+    ([{1: 2}], "must be a dict of values"),
+    ([{"a": 1}, {"a": 1, "b": 2}], "all rows of a run have the same"),
+    ([{"a": 1, "b": 2}, {"a": 1}], "all rows of a run have the same"),
+    ([{"a": 1}, {"a": "x"}], "column 'a' cannot be written"),
+    ([{"a": 1}] * 4 + [{"a": 1.5}], "column 'a' cannot be written as int64"),
+    ([{"a": 1}] * 4 + [{"a": True}], "column 'a' cannot be written as int64"),
+    ([{"a": "x"}] * 4 + [{"a": 3}], "column 'a' cannot be written as string"),
+    ([{"a": [1]}] * 4 + [{"a": [1.5]}], "column 'a' cannot be written as list"),
+    ([{"a": {"b": 1}}] * 4 + [{"a": {"c": 1}}], "a dict has the field 'c'"),
+    ([{"a": Image.new("RGB", (2, 2))}], "images are encoded to bytes"),
+    ([{"a": np.ones((2, 2))}], "column 'a' cannot be written"),
+    ([{"a": None}], "column 'a' is empty in the first"),
+    ([{"a": []}], "column 'a' is empty in the first"),
+]
+
+
+@pytest.mark.parametrize(("rows", "says"), BAD_ROWS)
+def test_rows_that_no_parquet_shard_holds(rows: list[Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        write_shards(IterableWrapper(rows), tmp_path / "out-{}.parquet", max_samples=4)
+    assert not list(tmp_path.glob(".*")), "nothing half-written"
+
+
+def test_rows_of_a_schema(tmp_path: Path) -> None:
+    rows = [
+        {"a": np.int8(1), "b": torch.arange(3), "c": None, "d": {"x": b"1"}},
+        {"d": {"x": None}, "c": [], "b": [4], "a": None},
+    ]
+    schema = pa.schema(
+        [
+            ("a", pa.int8()),
+            ("b", pa.list_(pa.int32())),
+            ("c", pa.list_(pa.string())),
+            ("d", pa.struct([("x", pa.binary())])),
+        ]
+    )
+    done = write_shards(IterableWrapper(rows), tmp_path / "out-{}.parquet", schema=schema)
+    assert list(ParquetReader(done.paths)) == [
+        {"a": 1, "b": [0, 1, 2], "c": None, "d": {"x": b"1"}},
+        {"a": None, "b": [4], "c": [], "d": {"x": None}},
+    ]
+
+
+def test_row_groups_end_by_bytes(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    rows = IterableWrapper(range(10)).map(lambda number: {"a": bytes(5_000_000), "n": number})
+    done = write_shards(rows, tmp_path / "out-{}.parquet")
+    metadata = pq.ParquetFile(done.paths[0]).metadata
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [4, 4, 2]
+
+
+BAD_DOCUMENTS: list[tuple[Any, str]] = [
+    ("text", "one row of integers, got 'text'"),
+    ({"tokens": [1]}, "one row of integers"),
+    ([1.5], "one row of integers"),
+    ([True], "one row of integers"),
+    ([[1, 2], [3, 4]], "one row of integers"),
+    ([[1, 2], [3]], "must be a sequence of tokens"),
+    (3, "one row of integers"),
+    (None, "one row of integers"),
+    ([65536], "from 65536 to 65536, which <u2 cannot hold"),
+    ([-1], "from -1 to -1"),
+    ([1 << 70], "one row of integers"),
+]
+
+
+@pytest.mark.parametrize(("bad", "says"), BAD_DOCUMENTS)
+def test_documents_that_no_token_file_holds(bad: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        write_shards(IterableWrapper([bad]), tmp_path / "out-{}.bin", dtype="uint16")
+    assert [path.name for path in tmp_path.iterdir()] == ["out-manifest.ndjson"]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "uint16", np.int32, ">i4"])
+def test_documents_that_a_token_file_holds(dtype: Any, tmp_path: Path) -> None:
+    given: list[Any] = [[1, 2], [], np.array([3], np.int64), torch.tensor([4, 5]), (6,), range(3), np.uint8([7])]
+    if dtype == ">i4":
+        with pytest.raises(ValueError, match="dtype must be one of"):
+            write_shards(IterableWrapper(given), tmp_path / "out-{}.bin", dtype=dtype)
+        return
+    done = write_shards(IterableWrapper(given), tmp_path / "out-{}.bin", dtype=dtype, max_samples=4)
+    assert [row.tolist() for row in TokenFile(done.paths)] == [list(map(int, each)) for each in given]  # type: ignore[attr-defined]
+    windows = TokenFile(done.paths, length=2)
+    assert windows[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("value", [1, None, "x", [], {"a": [1, {"b": None}]}, 2**70, True, "é\u2028\n"])
+def test_values_that_a_line_holds(value: Any, tmp_path: Path) -> None:
+    done = write_shards(IterableWrapper([value, [value]]), tmp_path / "out-{}.jsonl.zst")
+    assert list(JsonlReader(done.paths)) == [value, [value]]
+
+
+@pytest.mark.parametrize("value", [b"x", {1: 2}, {None: 2}, float("inf"), torch.ones(1), {"a": [{2: 3}]}, {1, 2}])
+def test_values_that_no_line_holds(value: Any, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match="JSON"):
+        write_shards(IterableWrapper([value]), tmp_path / "out-{}.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "says"),
+    [
+        ("out.tar", {}, "one field for the shard's number"),
+        ("{}/out.tar", {}, "one field for the shard's number"),
+        ("{}-{}.tar", {}, "one field for the shard's number"),
+        ("{name}.tar", {}, "one field for the shard's number"),
+        ("{0}.tar", {}, "one field for the shard's number"),
+        ("{:x>q}.tar", {}, "one field for the shard's number"),
+        ("{.tar", {}, "one field for the shard's number"),
+        ("s3://bucket/{}.tar", {}, "to a local folder"),
+        ("{}.zip", {}, "must end in .tar"),
+        ("{}.bin", {}, "dtype must be one of"),
+        ("{}.bin", {"dtype": "float32"}, "dtype must be one of"),
+        ("{}.bin", {"dtype": "uint32"}, "dtype must be one of"),
+        ("{}.tar", {"dtype": "uint16"}, "of tokens in .bin files"),
+        ("{}.tar", {"schema": pa.schema([])}, "of .parquet files"),
+        ("{}.parquet", {"schema": {"a": int}}, "must be a pyarrow.Schema"),
+        ("{}.tar", {"max_bytes": 0}, "max_bytes must be at least 1"),
+        ("{}.tar", {"max_samples": 0}, "max_samples must be at least 1"),
+        ("{}.tar", {"seed": -1}, "seed must be at least 0"),
+        (3, {}, "path must be a path"),
+    ],
+)
+def test_wrong_arguments(path: Any, options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    path = path if path == 3 or path.startswith("s3") else tmp_path / path
+    with pytest.raises((TypeError, ValueError), match=says):
+        write_shards(IterableWrapper([1]), path, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_manifest_is_json_and_knows_every_shard(tmp_path: Path) -> None:
+    write("tar", tmp_path)
+    run, *shards, end = map(json.loads, (tmp_path / "out-manifest.ndjson").read_text().splitlines())
+    assert run["run"] == {
+        "path": "out-{:03d}.tar", "max_bytes": 1 << 30, "max_samples": 16, "seed": 3,
+    }  # fmt: skip
+    assert [shard["files"][0]["name"] for shard in shards] == [f"out-00{number}.tar" for number in range(4)]
+    assert [shard["state"]["delivered"] for shard in shards] == [16, 32, 48, 0], "behind the last is epoch 1"
+    assert end == {"finished": True, "shards": 4, "samples": 60}
+
+
+def test_the_folder_may_move(tmp_path: Path) -> None:
+    write("tar", tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert write("tar", tmp_path / "there").new == 0
