@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.state.tensors import bytes_of, is_plain
 
 __all__ = ["Frozen", "digest_of", "freeze", "value_of"]
@@ -49,36 +50,68 @@ def value_of(item: Any) -> Any:
     lambda) each one equals itself alone.
     """
     kind = _name(type(item))
-    if item is None or isinstance(item, bool | int | str | bytes):
-        return kind, item
-    if isinstance(item, bytearray | memoryview):
-        return kind, bytes(item)
-    if isinstance(item, float):
-        return kind, struct.pack("<d", item)
-    if isinstance(item, complex):
-        return kind, struct.pack("<dd", item.real, item.imag)
-    if isinstance(item, torch.Tensor) and is_plain(item := item.detach().cpu().resolve_conj().resolve_neg()):
-        return kind, str(item.dtype), tuple(item.shape), bytes_of(item).tobytes()
-    if isinstance(item, np.ndarray) and item.dtype.hasobject:
-        return kind, str(item.dtype), item.shape, [value_of(part) for part in item.ravel().tolist()]
-    if isinstance(item, np.ndarray | np.generic):
-        return kind, str(item.dtype), item.shape, item.tobytes()
-    if isinstance(item, list | tuple | deque):
-        return kind, [value_of(part) for part in item]
-    if isinstance(item, dict):
-        return kind, [(value_of(key), value_of(value)) for key, value in item.items()]
-    if isinstance(item, set | frozenset):
-        return kind, sorted((value_of(part) for part in item), key=repr)
-    if callable(getattr(item, "read", None)) and callable(getattr(item, "close", None)):
-        content = item.read()
-        item.close()
-        return "stream", getattr(item, "name", None), content
-    if kind.startswith("pyarrow.") and hasattr(item, "to_pylist"):
-        return kind, str(getattr(item, "schema", None) or item.type), value_of(item.to_pylist())
-    if hasattr(item, "__array_interface__"):  # an image of Pillow's, say: its attributes do not say its pixels
-        return kind, value_of(np.asarray(item))
+    content = _content(item)
+    if content is not None:
+        return (kind, *content) if type(item) in _WITHOUT_STATE else (kind, *content, *_state(item))
+    if not isinstance(item, type):
+        if callable(getattr(item, "read", None)) and callable(getattr(item, "close", None)):
+            read = item.read()
+            item.close()
+            return "stream", getattr(item, "name", None), read
+        if kind.startswith("pyarrow.") and hasattr(item, "to_pylist"):
+            return kind, str(getattr(item, "schema", None) or item.type), value_of(item.to_pylist())
+        if hasattr(item, "__array_interface__"):
+            return kind, value_of(np.asarray(item))  # an image of Pillow's, say: its attributes do not say its pixels
     kept = _kept(item)
     return (kind, item) if kept is None else (kind, value_of(kept))
+
+
+_WITHOUT_STATE = frozenset(
+    (
+        *(type(None), bool, int, str, bytes, bytearray, memoryview, float, complex),
+        *(list, tuple, dict, set, frozenset, deque, DataChunk, torch.Tensor, np.ndarray),
+    )
+)
+"""Classes whose instances are their content: a class made from one of them may have attributes."""
+
+
+def _content(item: Any) -> tuple[Any, ...] | None:
+    """Of what is data, or holds it, without its attributes; None: it is neither."""
+    if item is None or isinstance(item, bool | int | str | bytes):
+        return (item,)
+    if isinstance(item, bytearray | memoryview):
+        return (bytes(item),)
+    if isinstance(item, float):
+        return (struct.pack("<d", item),)
+    if isinstance(item, complex):
+        return (struct.pack("<dd", item.real, item.imag),)
+    if isinstance(item, torch.Tensor) and is_plain(item := item.detach().cpu().resolve_conj().resolve_neg()):
+        return str(item.dtype), tuple(item.shape), bytes_of(item).tobytes()
+    if isinstance(item, np.ma.MaskedArray):
+        return value_of(item.data), value_of(np.ma.getmaskarray(item))
+    if isinstance(item, np.ndarray) and item.dtype.hasobject:
+        return str(item.dtype), item.shape, [value_of(part) for part in item.ravel().tolist()]
+    if isinstance(item, np.ndarray | np.generic):
+        return str(item.dtype), item.shape, item.tobytes()
+    if isinstance(item, list | tuple | deque):
+        return ([value_of(part) for part in item],)
+    if isinstance(item, dict):
+        return ([(value_of(key), value_of(value)) for key, value in item.items()],)
+    if isinstance(item, set | frozenset):
+        return (sorted((value_of(part) for part in item), key=repr),)
+    return None
+
+
+def _state(item: Any) -> list[Any]:
+    """The attributes that a class of the user's adds to data; none, or one entry."""
+    if isinstance(item, np.ndarray):  # pickle keeps none of theirs
+        return []
+    if isinstance(item, torch.Tensor):
+        found: Any = vars(item)
+    else:
+        kept = _kept(item)
+        found = kept[2] if isinstance(kept, list) and len(kept) > 2 else None
+    return [value_of(found)] if found else []
 
 
 def _kept(item: Any) -> str | list[Any] | None:
