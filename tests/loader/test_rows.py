@@ -172,9 +172,24 @@ def test_what_a_row_is() -> None:
     assert next(found).rows == [0, 1, 2, 3]
 
 
+def test_samples_that_look_like_batches_are_samples_and_batches_of_any_class_have_theirs() -> None:
+    def rows(graph: Any) -> list[Any]:
+        return [step.rows for step in DataLoader2(graph).rows()]
+
+    assert rows(IterableWrapper([[1, 2], [3, 4]])) == [[[1, 2]], [[3, 4]]]
+    assert rows(IterableWrapper([torch.tensor([1, 2])]).map(torch.neg)) == [[[1, 2]]]
+    assert rows(IterableWrapper([[1, 2], [3, 4]]).batch(2)) == [[[1, 2], [3, 4]]]
+    assert rows(IterableWrapper(range(4)).batch(2, wrapper_class=tuple)) == [[0, 1], [2, 3]]
+    assert rows(IterableWrapper([(1, "a"), (2, "b")]).batch(2).collate(tuple)) == [[(1, "a"), (2, "b")]]
+    nested = IterableWrapper(range(5)).batch(2).batch(2)
+    assert rows(nested) == [[0, 1, 2, 3], [4]]
+    assert rows(nested.filter(lambda batch: len(batch) > 0)) == [[0, 1, 2, 3], [4]]  # made, and thrown away
+    assert rows(IterableWrapper(range(4)).filter(lambda _: True).batch(2).collate()) == [[0, 1], [2, 3]]
+
+
 def test_mistakes() -> None:
     loader = DataLoader2(IterableWrapper(range(5)))
-    with pytest.raises(LookupError, match="names fields"):
+    with pytest.raises(LookupError, match="names fields.*is 0, which has none: leave keep out"):
         list(loader.rows(keep=["id"]))
     with pytest.raises((TypeError, ValueError), match="steps"):
         loader.rows([-1])

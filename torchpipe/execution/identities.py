@@ -17,12 +17,17 @@ from torchpipe.iter import (
     Collator,
     Concater,
     Cycler,
+    DynamicBatcher,
     Enumerator,
+    Grouper,
+    LengthBucketer,
     Mapper,
     Mixer,
+    Packer,
     ParallelMapper,
     RandomMapper,
     Repeater,
+    UnBatcher,
     Zipper,
 )
 from torchpipe.node.context import Context
@@ -30,12 +35,13 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, inputs_of, is_ours, traits_of, walk
 from torchpipe.node.users_code import node_runs_users_code
 
-__all__ = ["Identities", "Substitutes"]
+__all__ = ["Identities", "Substitutes", "batched_levels"]
 
 Substitutes: TypeAlias = Mapping[int, Callable[[Context], NodeIterator[Any]]]
 """By the ids of nodes, what makes the iterator that stands for theirs."""
 
 _OF_ONE = (Mapper, RandomMapper, ParallelMapper, Collator, Enumerator)  # what they make is left out
+_GATHER = (Batcher, DynamicBatcher, Grouper, LengthBucketer, Packer)  # several samples into an item
 _BY_NUMBER = (Batcher, Concater, Cycler, Repeater, Zipper)  # they look into no item
 
 
@@ -76,6 +82,20 @@ class Identities:
                 kept += walk(node)
         drawing = tuple(node for node in kept if node_runs_users_code(node))
         return cls({}, drawing) if drawing else cls(found)
+
+
+def batched_levels(node: DataPipe) -> int | None:
+    """How many levels of batches an item of ``node`` has around its samples: 0 for a sample; None: nobody can tell."""
+    inputs = inputs_of(node)
+    if not is_ours(type(node).__module__) or type(node) is UnBatcher:
+        return None
+    if not inputs:
+        return 0
+    found = {batched_levels(item) for item in inputs}
+    below = found.pop()
+    if found or below is None:
+        return None
+    return below + (type(node) in _GATHER)
 
 
 def _is_by_number(node: DataPipe) -> bool:

@@ -94,17 +94,25 @@ def _default_store() -> Any:
     return dist.group.WORLD.get_group_store()  # type: ignore[union-attr]
 
 
-_acting: list[DataRanks] = []
+@dataclass
+class Acting:
+    """As which rank this process acts; ``asked``: whether a loader has wanted to know."""
+
+    ranks: DataRanks
+    asked: bool = False
+
+
+_acting: list[Acting] = []
 
 
 @contextmanager
-def acting_as(rank: int, ranks: int) -> Iterator[None]:
+def acting_as(rank: int, ranks: int) -> Iterator[Acting]:
     """Loaders that are made meanwhile are those of rank ``rank`` of ``ranks``, without a process group: they can be
     asked what that rank had (``rows``, ``item_at``), and not be iterated.
     """
-    _acting.append(DataRanks(tuple(range(ranks)), rank, part=False, absent=True))
+    _acting.append(Acting(DataRanks(tuple(range(ranks)), rank, part=False, absent=True)))
     try:
-        yield
+        yield _acting[-1]
     finally:
         _acting.pop()
 
@@ -116,7 +124,8 @@ def data_ranks(given: Any, argument: str) -> DataRanks:
     this process, RuntimeError without an initialized process group.
     """
     if _acting:
-        return _acting[-1]
+        _acting[-1].asked = True
+        return _acting[-1].ranks
     if not dist.is_available():
         raise RuntimeError(f"{argument} needs torch.distributed, which this build of torch lacks")
     absent = isinstance(given, int) and given == dist.GroupMember.NON_GROUP_MEMBER

@@ -100,10 +100,14 @@ def last_of(steps: Sequence[int] | None) -> int | None:
     return None if steps is None else steps[-1] if len(steps) else -1
 
 
-def rows_in(item: Any, keep: Sequence[str]) -> list[Any]:
-    """The rows of a batch, however its samples are grouped; an item that is no batch is one."""
-    if isinstance(item, list | DataChunk):
-        return [row for part in item for row in rows_in(part, keep)]
+def rows_in(item: Any, keep: Sequence[str], levels: int | None) -> list[Any]:
+    """The rows of an item that has so many ``levels`` of batches around its samples. None: nobody knows; lists are
+    batches then.
+    """
+    if levels == 0:
+        return [row_of(item, keep)]
+    if isinstance(item, list | DataChunk) or (levels and isinstance(item, tuple)):
+        return [row for part in item for row in rows_in(part, keep, levels and levels - 1)]
     row = row_of(item, keep)
     return list(row) if isinstance(row, list) else [row]
 
@@ -127,7 +131,10 @@ def row_of(item: Any, keep: Sequence[str]) -> Any:
                 return [dict(zip(names, row)) for row in zip(*values)]
             return dict(zip(names, values))
     elif keep:
-        raise LookupError(f"keep={list(keep)} names fields, and the samples are {type(item).__name__}, which has none")
+        raise LookupError(
+            f"keep={list(keep)} names fields, and what is known of a sample without making it is "
+            f"{_plain(item)!r:.80}, which has none: leave keep out"
+        )
     return _plain(item)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from torchpipe.execution.epoch import EpochStart
-from torchpipe.execution.identities import Identities
+from torchpipe.execution.identities import Identities, batched_levels
 from torchpipe.graph import plan
 from torchpipe.loader.run import Run
 from torchpipe.loader.state import LoaderState
@@ -31,13 +31,14 @@ def rows_of(run: Run, position: LoaderState, steps: AskedSteps, keep: Sequence[s
     """
     wanted = wanted_steps(steps)
     identities = _identities(run.graph)
+    rows = partial(rows_in, keep=keep, levels=batched_levels(run.graph))
     if identities.substitutes:
         begin = partial(_stream, run, position, position.epoch if epoch is None else epoch, 0, True)
-        return Rows(wanted, 0, begin, partial(rows_in, keep=keep))
+        return Rows(wanted, 0, begin, rows)
     first = 0 if wanted is None else wanted[0] if len(wanted) else 0
     number, at = _start(position, epoch, first)
     begin = partial(_stream, run, position, at, number, False)
-    return Rows(wanted, number, begin, partial(rows_in, keep=keep), [*map(node_name, identities.made_by)])
+    return Rows(wanted, number, begin, rows, [*map(node_name, identities.made_by)])
 
 
 def item_at(run: Run, position: LoaderState, step: int, epoch: int | None) -> Any:

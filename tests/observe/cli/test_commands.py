@@ -197,7 +197,7 @@ def test_profile_says_what_each_node_could_do(run: Run, module: str) -> None:
         (("explain", "no_such_module_at_all:graph"), "No module named"),
         (("explain", "{}:number"), "is int"),
         (("explain", "{}:missing"), "it has DataLoader2"),
-        (("explain", "{}:needs"), "callable without arguments"),
+        (("explain", "{}:needs"), "it is told nothing; give the others defaults"),
         (("explain", "{}:loader", "--workers", "2"), "workers of its own"),
         (("explain", "{}:make", "--workers", "-1"), "--workers"),
         (("explain", "{}:make", "--format", "png"), "invalid choice"),

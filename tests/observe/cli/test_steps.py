@@ -118,8 +118,8 @@ def test_a_step_that_is_not_there(ran: Path, tmp_path: Path, capsys: pytest.Capt
     for name in ("graph", "sampled"):
         state = ran / f"{name}.0.pt"
         options = ["--rank", 0, "--world-size", 2]
-        _, out, _ = call(capsys, "rows", state, f"{LOADERS}:{name}", "--steps", "5000", *options)
-        assert out == "the epoch has none of these steps\n"
+        code, out, _ = call(capsys, "rows", state, f"{LOADERS}:{name}", "--steps", "5000", *options)
+        assert (code, out) == (1, "the epoch has none of these steps\n")
         code, _, err = call(
             capsys, "batch", state, f"{LOADERS}:{name}", "--step", 5000, "-o", tmp_path / "b.pt", *options
         )
@@ -167,6 +167,24 @@ def test_every_row_that_is_shown_is_found_by_what_was_shown(tmp_path: Path, caps
         assert code == 0, told
         code, told, _ = call(capsys, "rows", state, target, "--find", "none such")
         assert code == 1, told
+
+
+def test_of_several_states_one_is_named_and_a_rank_that_changes_nothing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, target = tmp_path / "states.pt", f"{LOADERS}:counted"
+    with counted() as loader:
+        stream = iter(loader)
+        states = {f"of rank {rank}": loader.state_dict() for rank, _ in zip((0, 1), stream)}
+    torch.save(states, file)
+    code, _, err = call(capsys, "rows", file, target, "--steps", 0)
+    assert (code, "--state NAME, of of rank 0, of rank 1" in err) == (2, True)
+    code, _, err = call(capsys, "rows", file, target, "--steps", 0, "--state", "rank")
+    assert (code, "no state 'rank', but of rank 0, of rank 1" in err) == (2, True)
+    named = ["--steps", 0, "--state", "of rank 1"]
+    assert call(capsys, "rows", file, target, *named)[0] == 0
+    code, _, err = call(capsys, "rows", file, target, *named, "--rank", 1, "--world-size", 2)
+    assert (code, "makes the same loader for each rank" in err) == (2, True)
 
 
 def test_what_is_asked_in_vain_is_told_before_the_work(

@@ -176,6 +176,7 @@ def _add_steps(commands: Any, common: argparse.ArgumentParser) -> None:
     at_step.add_argument(
         "--world-size", type=_count, metavar="N", help="how many ranks there were (default: as the state says, or 1)"
     )
+    at_step.add_argument("--state", metavar="NAME", help="which state of several, by its name in state show")
     at_step.add_argument("--epoch", type=_count, metavar="E", help="of which epoch (default: that of the state)")
     at_step.add_argument("--allow-pickle", action="store_true", help="load a state whose items only pickle can rebuild")
     rows = commands.add_parser(
@@ -184,7 +185,7 @@ def _add_steps(commands: Any, common: argparse.ArgumentParser) -> None:
         help="which samples were in which steps, computed from a checkpoint",
         description="Says which samples the steps of an epoch have, without a log of the run: a step is a batch of one "
         "rank, and counts from 0 at the beginning of the epoch.",
-        epilog="Exit code: 0; 1: --find has found nothing; 2: a mistake.",
+        epilog="Exit code: 0; 1: the epoch has none of the steps, or none has the sample; 2: a mistake.",
     )
     rows.add_argument("--steps", type=_steps, metavar="FIRST:END", help="these steps, END left out; or one, 1207")
     rows.add_argument("--find", metavar="ID", help="in which step (of --steps, or of the epoch) this sample is")

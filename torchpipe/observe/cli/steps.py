@@ -19,7 +19,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.ranks import acting_as
 from torchpipe.loader.steps import Rows, last_of
 from torchpipe.observe.cli.states import State, read_states
-from torchpipe.observe.cli.targets import loader_of_rank
+from torchpipe.observe.cli.targets import loader_of
 from torchpipe.state import merge
 
 __all__ = ["batch", "rows"]
@@ -45,7 +45,8 @@ def rows(options: argparse.Namespace) -> tuple[int, Any]:
             )
         with found:
             if options.find is None:
-                return 0, _shown(list(found), options.json)
+                steps = list(found)
+                return int(not steps), _shown(steps, options.json)
             places = [(step, row) for step, each in found for row, value in enumerate(each) if _is(value, options.find)]
     if options.json:
         return int(not places), [{"step": step, "row": row} for step, row in places]
@@ -95,7 +96,7 @@ def _loader(options: argparse.Namespace) -> Iterator[Any]:
     """The loader of the rank, with the state loaded."""
     states = read_states(options.file)
     rank, world = options.rank, options.world_size
-    state = _state_of(states, rank, world, options.file)
+    state = _state_of(states, options)
     if world is None:
         world = state.get("world_size", 1)
         world = world if type(world) is int else 1
@@ -104,7 +105,7 @@ def _loader(options: argparse.Namespace) -> Iterator[Any]:
     if not 0 <= rank < world:
         raise ValueError(f"--rank={rank} of {world} ranks: say how many there were, --world-size N")
     with acting_as(rank, world):
-        loader = loader_of_rank(options.target, rank, world)
+        loader = loader_of(options.target, rank=rank, world_size=world)
         if getattr(loader, "distributed", False) and options.world_size is None and "world_size" not in state:
             raise ValueError("the state does not say among how many ranks: say which one, --rank R --world-size N")
         try:
@@ -114,9 +115,14 @@ def _loader(options: argparse.Namespace) -> Iterator[Any]:
             loader.shutdown()
 
 
-def _state_of(states: Mapping[str, State], rank: int | None, world: int | None, file: str) -> Mapping[str, Any]:
-    """The one state in a checkpoint, that of the rank, or those of all ranks or shards, joined."""
+def _state_of(states: Mapping[str, State], options: argparse.Namespace) -> Mapping[str, Any]:
+    """The one state in a checkpoint; of several, the one that is named, that of the rank, or all of them joined."""
+    rank, world = options.rank, options.world_size
     found = {where: state for where, state in states.items() if isinstance(state, Mapping)}
+    if options.state is not None:
+        if options.state not in found:
+            raise StateError(f"{options.file} has no state {options.state!r}, but {', '.join(found)[:300]}")
+        return found[options.state]
     if len(found) == 1:
         return next(iter(found.values()))
     of_ranks = [state for where, state in found.items() if not _OF_SHARD.search(where)]
@@ -126,6 +132,5 @@ def _state_of(states: Mapping[str, State], rank: int | None, world: int | None, 
     if found and all(state.get("world_size") == len(found) for state in found.values()):
         return merge(found.values())
     raise StateError(
-        f"{file} has {len(found)} states of loaders ({', '.join(found)[:200]}): say of which rank, --rank R, or give a "
-        "file with one"
+        f"{options.file} has {len(found)} states of loaders: say which one, --state NAME, of {', '.join(found)[:300]}"
     )

@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
+from contextlib import nullcontext
 from difflib import SequenceMatcher
 from typing import Any
 
 from torchpipe.data.loader import DataLoader
 from torchpipe.errors import StateError
+from torchpipe.execution.ranks import acting_as
 from torchpipe.graph import describe_graph
 from torchpipe.loader.dataloader2 import DataLoader2
-from torchpipe.named import object_named
 from torchpipe.node.traits import is_node
 from torchpipe.node.validate import check_count
 from torchpipe.state import decode
 from torchpipe.testing.audit.loaders import Maker
 
-__all__ = ["loader_of", "loader_of_rank", "refusal"]
+__all__ = ["loader_of", "refusal"]
 
 
-def loader_of(target: str, workers: int | None = None) -> Any:
+def loader_of(target: str, workers: int | None = None, **told: int) -> Any:
     """The loader that ``module:name`` or ``file.py:name`` names, or over the graph, or what the function there makes.
 
-    A graph gets ``workers`` worker processes, or runs in process. Raises: ValueError for a target that is neither, or
-    ``workers`` with a loader, which has its own; ImportError; what the user's own code raises.
+    A function gets those of ``told`` that it takes (``rank``, ``world_size``), and its other parameters keep their
+    defaults. A graph gets ``workers`` worker processes, or runs in process. Raises: ValueError for a target that is
+    none of these, ``workers`` with a loader, which has its own, or a rank that changes nothing; TypeError for a
+    function with another parameter that has no default; ImportError; what the user's own code raises.
     """
-    value: Any = object_named(target)
-    if not is_node(value) and not isinstance(value, DataLoader | DataLoader2) and callable(value):
-        value = _called(value, target)
-    if isinstance(value, DataLoader | DataLoader2):
-        if workers is not None:
+    maker = Maker(target)
+    with acting_as(told.get("rank", 0), told.get("world_size", 1)) if told else nullcontext() as acting:
+        value = maker.value(told)
+        if is_node(value):
+            value = DataLoader2(value, reading_service=_service(workers))
+        elif not isinstance(value, DataLoader | DataLoader2):
+            raise ValueError(
+                f"{target} is {type(value).__name__}: name a torchpipe loader, a graph of nodes, or a function that "
+                "makes one"
+            )
+        elif workers is not None:
             raise ValueError(f"--workers={workers}: {target} is a loader, which has workers of its own; leave it out")
-        return value
-    if not is_node(value):
+    if acting is not None and acting.ranks.count > 1 and not acting.asked and "rank" not in maker.takes:
         raise ValueError(
-            f"{target} is {type(value).__name__}: name a torchpipe loader, a graph of nodes, or a function without "
-            "arguments that makes one"
+            f"{target} makes the same loader for each rank: let the function take rank and world_size, make a loader "
+            "that divides its data (distributed=True, DistributedReadingService), or leave --rank and --world-size out"
         )
-    return DataLoader2(value, reading_service=_service(workers))
-
-
-def _called(function: Any, target: str) -> Any:
-    try:
-        inspect.signature(function).bind()
-    except TypeError as error:
-        raise ValueError(f"{target} has to be callable without arguments: {error}") from None
-    return function()
+    return value
 
 
 def _service(workers: int | None) -> Any:
@@ -57,25 +56,12 @@ def _service(workers: int | None) -> Any:
     return MultiProcessingReadingService(num_workers=workers or 0)
 
 
-def loader_of_rank(target: str, rank: int = 0, world_size: int = 1) -> Any:
-    """The loader that ``target`` names, or that the function there makes; which is told the rank, if it takes it.
-
-    Its other parameters keep their defaults, ``num_workers`` as well: the number of workers decides what a worker's
-    code makes, and none starts unless the loader is iterated. Raises: ValueError for what is no loader of torchpipe's;
-    TypeError for a function with another parameter that has no default; what the user's code raises.
-    """
-    made = Maker(target).make({"rank": rank, "world_size": world_size})
-    if not made.is_ours:
-        raise ValueError(f"{target} is {made.name}: name a loader of torchpipe's, or a function that makes one")
-    return made.loader
-
-
 def refusal(target: str, state: Any) -> str:
     """Why the loader that ``target`` makes refuses ``state``, and each node that differs; empty if it takes it."""
     if not isinstance(state, Mapping):
         return "this is a part of a state, which no loader takes"
-    ranks = [state.get("rank", 0), state.get("world_size", 1)]
-    loader = loader_of_rank(target, *(number if type(number) is int else 0 for number in ranks))
+    rank, ranks = state.get("rank", 0), state.get("world_size", 1)
+    loader = loader_of(target, rank=rank if type(rank) is int else 0, world_size=ranks if type(ranks) is int else 1)
     try:
         loader.load_state_dict(dict(state), allow_pickle=False)
     except StateError as error:

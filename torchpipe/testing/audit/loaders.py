@@ -44,17 +44,23 @@ class Maker:
 
     def make(self, wanted: Mapping[str, int | None]) -> Made:
         """A loader with the arguments of ``wanted`` that the function takes. Raises: what the function raises."""
+        return Made(self.value(wanted))
+
+    def value(self, wanted: Mapping[str, int | None]) -> Any:
+        """What ``target`` names, or what the function there makes. Raises: TypeError for a function that needs more
+        arguments; what it raises.
+        """
         if not self.is_function:
-            return Made(self._made)
+            return self._made
         arguments = {
             self._names[name]: value for name, value in wanted.items() if name in self._names and value is not None
         }
         try:
             inspect.signature(self._made).bind(**arguments)
         except TypeError as error:
-            told = ", ".join("num_workers" if name == "workers" else name for name in wanted)
+            told = ", ".join("num_workers" if name == "workers" else name for name in wanted) or "nothing"
             raise TypeError(f"{self._target} {error}: it is told {told}; give the others defaults") from None
-        return Made(self._made(**arguments))
+        return self._made(**arguments)
 
 
 class Made:
