@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Among", "DataRanks", "RankGroup", "Talk", "acting_as", "data_ranks"]
+__all__ = ["Acting", "Among", "DataRanks", "RankGroup", "Talk", "acting_as", "data_ranks"]
 
 Among: TypeAlias = Union["DeviceMesh", "ProcessGroup"]
 """Who divides data: the ranks of a mesh of one dimension, or of a group."""
