@@ -21,6 +21,7 @@ from torchpipe.state import SnapshotPolicy
 if TYPE_CHECKING:
     from torchpipe import graph, iter, map  # noqa: F401
     from torchpipe.data.loader import DataLoader
+    from torchpipe.data.ranks.balance import Balance
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
     from torchpipe.graph.adapters import CacheTimeout, Shuffle
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 # Without ``iter`` and ``map``: a star import must not take the builtins' names.
 __all__ = [
+    "Balance",
     "CacheTimeout",
     "Context",
     "DataChunk",

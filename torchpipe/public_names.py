@@ -20,6 +20,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "torchpipe": {
         "DataLoader": "torchpipe.data.loader",
+        "Balance": "torchpipe.data.ranks.balance",
         "InProcessReadingService": "torchpipe.execution.reading_service",
         "ReadingServiceInterface": "torchpipe.execution.reading_service",
         "CacheTimeout": "torchpipe.graph.adapters",
@@ -118,7 +119,9 @@ NAMES: dict[str, dict[str, str]] = {
     "torchpipe.stats": {
         "Budget": "torchpipe.stats.budget",
         "Advice": "torchpipe.stats.model",
+        "BalanceStats": "torchpipe.stats.model",
         "ConsumerStats": "torchpipe.stats.model",
+        "CostStats": "torchpipe.stats.model",
         "Event": "torchpipe.stats.model",
         "FeedStats": "torchpipe.stats.model",
         "LoaderStats": "torchpipe.stats.model",

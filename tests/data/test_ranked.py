@@ -16,20 +16,19 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from torchpipe import DataLoader
-from torchpipe.data.ranks.batches import _Share
+from torchpipe.data.ranks.share import Share
 from torchpipe.errors import RankError, StateMismatchError
 
 
-def _shares(length: int, size: int, ranks: int, drop_last: bool, uneven: str, before: int = 0) -> list[_Share]:
+def _shares(length: int, size: int, ranks: int, drop_last: bool, uneven: str, before: int = 0) -> list[Share]:
     return [
-        _Share(length=length, size=size, rank=rank, ranks=ranks, drop_last=drop_last, uneven=uneven, before=before)
+        Share(length=length, size=size, rank=rank, ranks=ranks, drop_last=drop_last, uneven=uneven, before=before)
         for rank in range(ranks)
     ]
 
 
-def _batch(share: _Share, step: int) -> list[int]:
-    start = share.start(step)
-    return list(range(start, min(share.length, start + share.size)))
+def _batch(share: Share, step: int) -> list[int]:
+    return list(share.positions(step))
 
 
 @given(

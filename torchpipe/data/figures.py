@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,7 @@ from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING,
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
+    from torchpipe.data.ranks.windows import Windows
 
 __all__ = ["Observable", "Steps", "ThreadTimes"]
 
@@ -39,6 +41,7 @@ class Observable(Viewable):
     num_workers: int
     measuring: bool  # from the next epoch on
     _live: Any
+    _windows: Windows | None = None  # of the epoch that was begun last
     _ranks: RankGroup | None
     _observed: tuple[Observed, ServiceFigures] | None = None  # of the epoch that has ended last
 
@@ -55,7 +58,9 @@ class Observable(Viewable):
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             total = None
         ranks = 1 if self._ranks is None else self._ranks.world_size
-        return as_stats(observed, figures, total, max(1, self.num_workers), ranks)
+        stats = as_stats(observed, figures, total, max(1, self.num_workers), ranks)
+        windows = self._windows
+        return stats if windows is None else replace(stats, balance=windows.stats())
 
 
 def _planned(loader: Any) -> ServiceFigures:

@@ -38,6 +38,7 @@ from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, parts_of, put_back, ranks_of_sampler
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
+from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.ranks.graph import ranks_of
 from torchpipe.data.stateful import is_stateful_loaders, position_of
@@ -102,6 +103,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             with a mesh one of the whole job, and fixes every epoch; ranks talk when one begins, no more.
         uneven: when the batches do not fill the last step. ``"drop"``: it is left out. ``"pad"``: ranks without one
             have their batch of the step before again. ``"raise"``: RankError when the epoch begins.
+        balance: with ``distributed``, a :class:`Balance`: by the costs of samples, which are known before reading, make
+            the ranks of each step equally busy.
 
     State: :meth:`state_dict` counts the batches that were handed out. Samplers and datasets that have ``state_dict``
     and ``load_state_dict`` are saved with it. With ``distributed`` it is one and the same on all ranks, and goes on
@@ -141,6 +144,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         max_restarts: int | None = None,
         distributed: bool | Among = False,
         uneven: Uneven = "drop",
+        balance: Balance | None = None,
         measure: bool | None = None,
         autotune: bool | Budget = False,
     ) -> None:
@@ -168,6 +172,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             in_order=in_order,
             worker_seeding=worker_seeding,
             last_batch=last_batch,
+            balance=balance,
         )
         if ranked is not None:
             sampler, shuffle = ranked, None
@@ -205,6 +210,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.max_deaths = check_count("max_deaths", max_deaths, at_least=1)
         self.max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
         self.distributed, self.uneven = ranked is not None, uneven  # the sampler says among which ranks
+        self.balance = None if ranked is None else ranked.balance
         self._ranks: RankGroup | None = None  # with whom epochs are begun
         if ranked is not None:
             ranked.attach(self)
@@ -661,7 +667,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "_claims")))
+        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "_claims", "_windows")))
         return kept
 
     def __copy__(self) -> Self:

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from torchpipe.stats.budget import Budget
     from torchpipe.stats.model import (
         Advice,
+        BalanceStats,
         ConsumerStats,
+        CostStats,
         Event,
         FeedStats,
         LoaderStats,
@@ -26,8 +28,10 @@ else:
 
 __all__ = [
     "Advice",
+    "BalanceStats",
     "Budget",
     "ConsumerStats",
+    "CostStats",
     "Event",
     "FeedStats",
     "LoaderStats",

@@ -18,8 +18,10 @@ from torchpipe.stats.text import as_text
 
 __all__ = [
     "Advice",
+    "BalanceStats",
     "Bottleneck",
     "ConsumerStats",
+    "CostStats",
     "Doing",
     "Event",
     "FeedStats",
@@ -266,6 +268,29 @@ class Advice(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CostStats(_Data):
+    """One part of what samples cost: what each rank has had of it, in the units of ``Balance(cost)``."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceStats(_Data):
+    """What ``DataLoader(balance=...)`` has planned in this epoch since ``iter()``: as far as batches were dealt.
+
+    ``slowest_without`` and ``slowest`` are predictions from costs alone: what the slowest rank of each step has, over
+    the mean of the ranks, in the order without a plan and with it. 1.0 is even.
+    """
+
+    steps: int
+    shadow: bool  # nothing was changed: ``costs`` are those without a plan
+    slowest_without: float
+    slowest: float
+    costs: tuple[CostStats, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoaderStats(_Data):
     """One epoch of a loader: the live one's, or the last one's if it has ended. ``str()`` is for people."""
 
@@ -287,6 +312,7 @@ class LoaderStats(_Data):
     longest_dispatch_buffer: int = 0  # dispatched items that waited for one shard while others starved, at most
     state_bytes: int | None = None  # of the state that was saved last; None before the first one
     left_over: int = 0  # items that the end of an epoch with uneven="drop" has left out, of all ranks: at least so many
+    balance: BalanceStats | None = None
     consumer: ConsumerStats = ConsumerStats()
     merges: tuple[MergeStats, ...] = ()
     stages: tuple[StageStats, ...] = ()  # the one nearest to the loop first

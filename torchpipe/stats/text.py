@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchpipe.stats.model import LoaderStats, ProcessStats
+    from torchpipe.stats.model import BalanceStats, LoaderStats, ProcessStats
 
 __all__ = [
     "as_text",
@@ -29,6 +29,8 @@ def as_text(stats: LoaderStats) -> str:
     """The advice in its first line."""
     advice = stats.advice
     parts = [plain(" ".join(part for part in (advice.sentence, advice.change) if part)), _loop(stats)]
+    if stats.balance is not None and stats.balance.steps:
+        parts.append(_balance(stats.balance))
     if stats.nodes:
         parts.append(_table_of(node_rows(stats)))
     if len(stats.processes) > 1:
@@ -66,6 +68,14 @@ def _loop(stats: LoaderStats) -> str:
     if stats.workers:
         line += f"; {stats.workers} {'threads' if stats.method == 'thread' else 'workers'} ({stats.method})"
     return line + (f"; {stats.restarts} restarts" if stats.restarts else "")
+
+
+def _balance(balance: BalanceStats) -> str:
+    planned = "a plan would give" if balance.shadow else "planned"
+    return (
+        f"slowest rank over the mean, by costs, in {balance.steps} steps: {balance.slowest_without:.3f} in turn, "
+        f"{balance.slowest:.3f} {planned}"
+    )
 
 
 def own_shares(stats: LoaderStats) -> dict[int, float]:

@@ -164,6 +164,7 @@ class Samplers:
             _DATA
             + (_EPOCH if _takes_epochs(part) else ())
             + (_ROLLED if isinstance(part, RolloverBatchSampler) else ())
+            + getattr(type(part), "kept_by_order", ())
         )
         return Kept(part, except_types=(Sampler, Dataset), names=names, others=self.generators)
 

@@ -9,8 +9,7 @@ with batches of any size, goes on from there.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -19,7 +18,11 @@ from torch.utils.data import DistributedSampler, IterableDataset
 from torchpipe.compat.torch_private import gives_batches
 from torchpipe.data.order.samplers import MOST_SEED
 from torchpipe.data.order.sampling import Order, OrderState
+from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.graph import group_of
+from torchpipe.data.ranks.planned import ResumePoint, check_planned, planned_state, resumed_at
+from torchpipe.data.ranks.share import Share
+from torchpipe.data.ranks.windows import Windows
 from torchpipe.errors import RankError, StateError, StateMismatchError
 from torchpipe.execution.ranks import Among, DataRanks, Talk, data_ranks
 from torchpipe.node.iterator import is_stateful, stored_count
@@ -52,6 +55,7 @@ def ranked_sampler(
     in_order: bool,
     worker_seeding: str,
     last_batch: str | None,
+    balance: Balance | None = None,
 ) -> RankedSampler | None:
     """The sampler of a loader with these arguments, if it divides by itself.
 
@@ -59,7 +63,11 @@ def ranked_sampler(
     initialized process group.
     """
     check_choice("uneven", uneven, ("drop", "pad", "raise"))
+    if balance is not None and not isinstance(balance, Balance):
+        raise TypeError(f"balance={balance!r:.80} must be a torchpipe.Balance: balance=Balance(lengths)")
     if distributed is False:
+        if balance is not None:
+            raise ValueError("balance= makes ranks equally busy, and nothing divides here: give distributed=True")
         if uneven != "drop":
             raise ValueError(f"uneven={uneven!r} says how ranks end, and nothing divides here: give distributed=True")
         return None
@@ -97,46 +105,8 @@ def ranked_sampler(
         drop_last or last_batch == "discard",
         uneven,
         generator,
+        balance,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Share:
-    """Which samples the batches of a rank have, ``before`` samples into the order."""
-
-    length: int
-    size: int
-    rank: int
-    ranks: int
-    drop_last: bool
-    uneven: str
-    before: int = 0
-
-    @property
-    def batches(self) -> int:
-        """The batches that are left, of all ranks."""
-        left = max(0, self.length - self.before)
-        return left // self.size if self.drop_last else -(-left // self.size)
-
-    @property
-    def steps(self) -> int:
-        """How many each rank takes."""
-        return -(-self.batches // self.ranks) if self.uneven == "pad" else self.batches // self.ranks
-
-    def start(self, step: int) -> int:
-        """Where in the order this rank's batch begins.
-
-        A pad is its batch of the step before, which may have been before a stop; in an epoch's first step, rank 0's.
-        """
-        number = step * self.ranks + self.rank
-        if number >= self.batches:
-            number -= self.ranks
-        start = self.before + number * self.size
-        return start if start >= 0 else self.before
-
-    def after(self, steps: int) -> int:
-        """How many samples of the order are behind all ranks then."""
-        return min(self.length, self.before + min(self.batches, steps * self.ranks) * self.size)
 
 
 class RankedSampler(DistributedSampler[Any]):
@@ -145,6 +115,8 @@ class RankedSampler(DistributedSampler[Any]):
     A ``DistributedSampler`` for those who look for one. Iterated by itself it gives this rank's indices of the epoch,
     once the ranks have agreed on a seed. ``len()``: the number of samples that this rank has in an epoch.
     """
+
+    kept_by_order = ("balance", "costs", "row")  # in the state of an order, or of no effect on it
 
     def __init__(
         self,
@@ -155,11 +127,17 @@ class RankedSampler(DistributedSampler[Any]):
         drop_last: bool,
         uneven: str,
         generator: Any,
+        balance: Balance | None,
     ) -> None:
         super().__init__(dataset, ranks.count, ranks.rank, shuffle, drop_last=drop_last)
         self.ranks = ranks
         self.batch_size = batch_size
         self.uneven = uneven
+        self.balance = balance
+        self.costs = None if balance is None else balance.costs(len(dataset))
+        if balance is not None and self.costs is not None:
+            self.costs.check_window(balance.window * batch_size * ranks.count)
+        self.row = None if balance is None else balance.row  # else of the run, once it has begun, or of a state
         self.run_seed: int | None = None  # agreed, or of a state
         self._drawn_from: torch.Generator | None = generator
         self._asked: Any = None
@@ -184,9 +162,15 @@ class RankedSampler(DistributedSampler[Any]):
     def _settled(self, drawn: int) -> int:
         return drawn if self._drawn_from is not None else self.ranks.shared_seed(drawn)
 
-    def share(self, before: int = 0) -> _Share:
-        return _Share(
-            length=len(self.dataset),  # type: ignore[arg-type]
+    def share(self, before: int = 0) -> Share:
+        length = len(self.dataset)  # type: ignore[arg-type]
+        if self.costs is not None and len(self.costs.table) != length:
+            raise RuntimeError(
+                f"the dataset has {length} samples, and had {len(self.costs.table)} when the loader was made, with "
+                "their costs: make a new loader, with costs of all of them"
+            )
+        return Share(
+            length=length,
             size=self.batch_size,
             rank=self.rank,
             ranks=self.num_replicas,
@@ -194,6 +178,12 @@ class RankedSampler(DistributedSampler[Any]):
             uneven=self.uneven,
             before=before,
         )
+
+    def arranged(self, share: Share, row: int, indices: Callable[[], Any]) -> Share | Windows:
+        """What says where this rank's batches stand in the order. ``indices`` gives that, if it is asked."""
+        if self.balance is None or self.costs is None:
+            return share
+        return Windows(share, self.costs, self.balance.window, row, indices, shadow=self.balance.shadow)
 
     def indices(self, seed: int, epoch: int) -> Any:
         """The order of all samples in ``epoch``."""
@@ -207,9 +197,9 @@ class RankedSampler(DistributedSampler[Any]):
         if self.run_seed is None and self.shuffle:
             raise RuntimeError("the ranks have not agreed on a seed yet: iterate the loader, which lets them")
         share, indices = self.share(), self.indices(self.run_seed or 0, self.epoch)
+        arranged = self.arranged(share, self.row or self.batch_size, lambda: indices)
         for step in range(share.steps):
-            start = share.start(step)
-            yield from map(int, indices[start : start + self.batch_size])
+            yield from (int(indices[place]) for place in arranged.positions(step))
 
     def __len__(self) -> int:
         share = self.share()
@@ -228,39 +218,57 @@ class _RankedOrder(Order):
     may_run_ahead = True
 
     def __init__(
-        self, sampler: RankedSampler, seed: int, batched: bool, number: int, before: int, epoch: int | None = None
+        self,
+        sampler: RankedSampler,
+        seed: int,
+        batched: bool,
+        number: int,
+        at: ResumePoint,
+        epoch: int | None = None,
     ) -> None:
         super().__init__()
-        self.number = self._first = number
+        before, done, self._row = at
+        self.number, self._first = number, number - done
         self.base_seed = derive_seed(seed, _BATCHES) >> 1
         self._sampler = sampler
         self._share = sampler.share(before)
+        self.arranged = sampler.arranged(self._share, self._row, self._all)
         self._seed = seed
         self._batched = batched
         self._indices: Any = None  # once the first batch is asked for
         self._epoch = sampler.epoch if epoch is None else epoch
 
+    def go_to(self, number: int) -> None:
+        """To batch ``number``, or to the end. Not back."""
+        self.number = max(self.number, min(number, self._first + self._share.steps))
+
+    def _all(self) -> Any:
+        if self._indices is None:
+            self._indices = self._sampler.indices(self._seed, self._epoch)
+        return self._indices
+
     def _next(self) -> Any:
         step = self.number - self._first
         if step >= self._share.steps:
             raise StopIteration
-        if self._indices is None:
-            self._indices = self._sampler.indices(self._seed, self._epoch)
-        start = self._share.start(step)
-        part = self._indices[start : start + self._share.size]
-        indices = part.tolist() if isinstance(part, torch.Tensor) else list(part)
+        positions, order = self.arranged.positions(step), self._all()
+        indices = (
+            order[positions].tolist() if isinstance(order, torch.Tensor) else [order[place] for place in positions]
+        )
         return indices if self._batched else indices[0]
 
     def key(self, number: int) -> int:
-        """The place of its first sample: batches of any size, before a stop and after it, have other ones."""
+        """The place of its first sample, in turn: batches of any size, before a stop and after it, have other ones."""
         return self._share.start(number - self._first)
 
     def state(self, number: int) -> tuple[OrderState, None]:
+        steps = number - self._first
         return {
             "base_seed": self.base_seed,
             "seed": self._seed,
             "shuffle": self._sampler.shuffle,
-            "samples": self._share.after(number - self._first),
+            "samples": self._share.after(steps),
+            **planned_state(self._sampler, self._row, self._share, self.arranged, steps),
         }, None
 
 
@@ -276,6 +284,7 @@ def check_ranked(sampler: RankedSampler, state: OrderState) -> None:
         raise damaged("it does not say whether its order is shuffled")
     if state["shuffle"] != sampler.shuffle:
         raise StateMismatchError(f"the state was saved with shuffle={state['shuffle']}, here it is {sampler.shuffle}")
+    check_planned(sampler, state)
 
 
 def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Order:
@@ -283,6 +292,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     sampler: RankedSampler = loader.sampler  # type: ignore[assignment]
     order = None if saved is None else saved.order
     before = 0 if order is None else order["samples"]
+    at = resumed_at(sampler, order)
     if order is not None:
         sampler.run_seed = order["seed"]
     seeded = sampler.run_seed is not None
@@ -297,13 +307,16 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             "uneven": share.uneven,
             "epoch": epoch,
             "samples": before,
+            "balance": None
+            if sampler.costs is None
+            else f"{sampler.balance}, row {at.row}, costs {sampler.costs.digest}",
         }
         answers = group_of(loader, sampler.ranks).objects(Talk.BEGIN, (seed, seeded, same))
         for name in same:
             _check_equal(name, {rank: theirs[name] for rank, (_, _, theirs) in enumerate(answers)})
         _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(answers) if fixed or not rank})
         seed = answers[0][0]
-    sampler.run_seed, sampler.epoch = seed, epoch
+    sampler.run_seed, sampler.epoch, sampler.row = seed, epoch, at.row
     left = sampler.share(before)
     if not before and not left.steps:
         raise RankError(
@@ -315,7 +328,9 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             f'{left.batches} batches do not divide among {left.ranks} ranks. Choose uneven="drop" to leave out the '
             'last ones, "pad" to let ranks repeat one, or another batch_size'
         )
-    return _RankedOrder(sampler, seed, gives_batches(loader), 0 if saved is None else saved.delivered, before)
+    begun = _RankedOrder(sampler, seed, gives_batches(loader), 0 if saved is None else saved.delivered, at)
+    loader._windows = begun.arranged if isinstance(begun.arranged, Windows) else None
+    return begun
 
 
 def order_at(loader: DataLoader[Any], position: Position, epoch: int, first: int) -> Order:
@@ -327,14 +342,18 @@ def order_at(loader: DataLoader[Any], position: Position, epoch: int, first: int
     saved = position.order if position.epoch == epoch else None
     seed = sampler.foretell() if position.order is None else position.order["seed"]
     number, before = (0, 0) if saved is None else (position.delivered, saved["samples"])
+    at = resumed_at(sampler, saved)
+    row = resumed_at(sampler, position.order).row
     if first < number:
         if sampler.share().after(number) != before:
             raise StateError(
                 f"the {number} batches before this position had {before} samples, and batches of {sampler.batch_size} "
                 f"on {sampler.num_replicas} ranks have others: ask with batch_size and ranks as they were then"
             )
-        number = before = 0
-    return _RankedOrder(sampler, seed, gives_batches(loader), number, before, epoch)
+        number, at = 0, ResumePoint(0, 0, row)
+    order = _RankedOrder(sampler, seed, gives_batches(loader), number, at._replace(row=row), epoch)
+    order.go_to(first)
+    return order
 
 
 def _check_equal(name: str, values: dict[int, Any]) -> None:
