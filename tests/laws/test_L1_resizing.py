@@ -205,12 +205,12 @@ def test_L1_autotune_chooses_and_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     with DataLoader2(graph, reading_service=service) as loader:
         for item in loader:
             received.append(item)
-            if any(event.kind == "tuned" for event in loader.stats().events):
+            if loader.stats().workers > 2:
                 break  # the loop waits for nearly all of the time, and the workers do nothing else than work
         stats = loader.stats()
         assert stats.shards == 6
         assert 2 < stats.workers <= 6
-        assert f"{stats.workers} of at most 6 workers" in stats.events[0].text
+        assert any(f"{stats.workers} of at most 6 workers" in event.text for event in stats.events)
         stream = iter(loader)  # the next epoch begins with what was chosen
         next(stream)
         assert loader.stats().workers == stats.workers
