@@ -213,6 +213,24 @@ class SharedByPass:
     random_loaded: dict[int, Any] = field(default_factory=dict)  # of such nodes that have not begun yet
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
+    _loading: dict[int, list[Callable[[], object]]] = field(default_factory=dict)  # thread -> what follows its load
+
+    @contextmanager
+    def loading(self) -> Iterator[list[Callable[[], object]]]:
+        """Meanwhile, this thread loads states of several iterators. What is in the list is called when all have theirs:
+        to pull from one of them may start what they share, the shards of all branches say, where each stands then.
+        """
+        thread = threading.get_ident()
+        if thread in self._loading:
+            yield self._loading[thread]
+            return
+        following = self._loading[thread] = []
+        try:
+            yield following
+        finally:
+            del self._loading[thread]
+        for call in following:
+            call()
 
     @contextmanager
     def gathering(self) -> Iterator[None]:

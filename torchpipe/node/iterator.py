@@ -498,20 +498,21 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the position that ``state`` describes; only before the first item.
 
-        A state may also be a cursor, whose items are then dropped here. Raises: StateError when the iterator has
-        started or the state is another node's.
+        A state may also be a cursor, whose items are then dropped here, once all that are loaded with it have their
+        positions. Raises: StateError when the iterator has started or the state is another node's.
         """
         self._check_unstarted()
         cursor = Cursor.from_state(state)
-        if cursor is not None:
-            if cursor.snapshot is not None:
-                self.load_state_dict(decode(cursor.snapshot, allow_pickle=self.context.host.allow_pickle))
-            self.drop(cursor.skip)
-            return
-        with refusing_misfits(node_name(self.node)):
-            inner = self.drawing(self._load_own)(state)  # which may run code of the user's
-        for item, value in zip(self.inputs, inner):
-            item.load_state_dict(value)
+        with self.context.shared.loading() as following:
+            if cursor is not None:
+                if cursor.snapshot is not None:
+                    self.load_state_dict(decode(cursor.snapshot, allow_pickle=self.context.host.allow_pickle))
+                following.append(partial(self.drop, cursor.skip))
+                return
+            with refusing_misfits(node_name(self.node)):
+                inner = self.drawing(self._load_own)(state)  # which may run code of the user's
+            for item, value in zip(self.inputs, inner):
+                item.load_state_dict(value)
 
     def _check_unstarted(self) -> None:
         if self.__stream is not None or self.__closed:
