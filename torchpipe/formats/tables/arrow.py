@@ -128,6 +128,11 @@ class ArrowBlocks(Blocks):
             if self._reached > block:
                 return batch
 
+    def row_bytes(self, block: int) -> float:
+        batch = self._batch(block).select(self._columns)
+        size = batch.get_total_buffer_size()  # of a damaged batch, too, whose offsets are not to be followed
+        return float(size / max(1, batch.num_rows))
+
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
         batch = self._batch(block)
         batch.validate(full=True)  # what a damaged file says of its texts would be read wherever it leads

@@ -16,7 +16,8 @@ from torchpipe.formats.tables.columns import RowMaker
 __all__ = ["Blocks", "BlocksPart", "TableRecords", "in_chunks"]
 
 _ROWS_AT_ONCE = 512  # dicts that are made together
-_CHUNK_ROWS = 1 << 16  # rows that are decoded together, in whole batches
+_CHUNK_BYTES = 1 << 24  # that are decoded together, in whole batches
+_CHUNK_ROWS = 1 << 16  # and no more rows than these: a size is not known of what dictionaries stand for
 
 
 class Blocks(ABC):
@@ -38,6 +39,10 @@ class Blocks(ABC):
     @abstractmethod
     def length(self, block: int) -> int | None:
         """How many rows of it are handed out; None if that takes reading it, as a filter does."""
+
+    @abstractmethod
+    def row_bytes(self, block: int) -> float:
+        """About how many bytes a row of it has, in the columns that are read; of an empty one, 0."""
 
     @abstractmethod
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
@@ -67,6 +72,9 @@ class BlocksPart(Blocks):
 
     def length(self, block: int) -> int | None:
         return self._blocks.length(self.first + block)
+
+    def row_bytes(self, block: int) -> float:
+        return self._blocks.row_bytes(self.first + block)
 
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
         return self._blocks.chunks(self.first + block, rows)
@@ -139,8 +147,9 @@ class TableRecords(Records[Any]):
             length = self._blocks.length(self._block)
             if length is not None and self._row >= length:
                 return False
-            rows = -(-_CHUNK_ROWS // self._unit) * self._unit
-            self._open, self._chunk, self._first = self._blocks.chunks(self._block, rows), None, 0
+            rows = _CHUNK_BYTES // max(self._blocks.row_bytes(self._block), _CHUNK_BYTES / _CHUNK_ROWS)
+            units = max(1, int(rows) // self._unit)
+            self._open, self._chunk, self._first = self._blocks.chunks(self._block, units * self._unit), None, 0
         while self._chunk is None or self._row >= self._first + self._chunk.num_rows:
             self._first += 0 if self._chunk is None else self._chunk.num_rows
             self._chunk, self._cut, self._made = next(self._open, None), None, []

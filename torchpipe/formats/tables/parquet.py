@@ -18,6 +18,9 @@ from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
 __all__ = ["ParquetBlocks", "RowGroupTables", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
 
 
+_STREAM_BYTES = 1 << 20  # of each column, that are read at a time
+
+
 def import_parquet(filtered: bool) -> Any:
     """``pyarrow.parquet``. With ``filtered``, what filters rows is imported too, which takes a second (it needs
     pandas):
@@ -35,13 +38,16 @@ def open_parquet(
 ) -> tuple[Any, list[int | str | None] | None]:
     """A ``pyarrow.parquet.ParquetFile``, over the file as ``opened`` if it is, and its stamp.
 
+    A local file is read bit by bit, as it is decoded; at a URL a row group is read at once, in few requests.
+
     Raises: ValueError, with the path, for another file.
     """
     pa = import_pyarrow()
 
     source = opened or (open_stored(path, storage_options) if is_remote(path) else path)
+    streamed = isinstance(source, str)
     try:
-        file = import_parquet(False).ParquetFile(source)
+        file = import_parquet(False).ParquetFile(source, buffer_size=_STREAM_BYTES * streamed, pre_buffer=not streamed)
         return file, stamp_of_path(source) if isinstance(source, str) else stamp_of(source)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
@@ -108,19 +114,37 @@ class ParquetBlocks(Blocks):
         length: int = self._file.metadata.row_group(block).num_rows
         return length
 
+    def row_bytes(self, block: int) -> float:
+        group = self._file.metadata.row_group(block)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        read = [column for column in columns if _is_of(column.path_in_schema, self._columns)]
+        size = sum(column.total_uncompressed_size for column in read)
+        return float(size / max(1, group.num_rows))
+
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
         if self._keep is not None:
-            return in_chunks(self._filtered(block), rows)
+            return in_chunks(self._filtered(block, rows), rows)
         batches = self._file.iter_batches(
             batch_size=rows, row_groups=[block], columns=self._columns, use_threads=self._use_threads
         )
         return in_chunks((batch.select(self._columns) for batch in batches), rows)
 
-    def _filtered(self, group: int) -> Iterator[Any]:
+    def _filtered(self, group: int, rows: int) -> Iterator[Any]:
         if self._fragment is None:
             self._fragment = self._as_fragment()
         fragment = self._fragment.subset(row_group_ids=[group])
-        scanner = fragment.scanner(columns=self._columns, filter=self._keep, use_threads=self._use_threads)
+        streamed = not is_remote(self.path)
+        options = import_module("pyarrow.dataset").ParquetFragmentScanOptions(
+            use_buffered_stream=streamed, buffer_size=_STREAM_BYTES, pre_buffer=not streamed
+        )
+        scanner = fragment.scanner(
+            columns=self._columns,
+            filter=self._keep,
+            use_threads=self._use_threads,
+            batch_size=rows,
+            batch_readahead=1,
+            fragment_scan_options=options,
+        )
         yield from scanner.to_batches()
 
     def _as_fragment(self) -> Any:
@@ -138,6 +162,11 @@ class ParquetBlocks(Blocks):
 
     def close(self) -> None:
         self._file.close(force=True)
+
+
+def _is_of(path: str, columns: Sequence[str]) -> bool:
+    """True if a column of the file, such as ``tokens.list.element``, belongs to one of ``columns``."""
+    return any(path == name or path.startswith(f"{name}.") for name in columns)
 
 
 class RowGroups(Records[Any]):
