@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
+from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_choice
 
-__all__ = ["check_arguments"]
+__all__ = ["FetchBy", "check_arguments", "check_fetch"]
+
+FetchBy: TypeAlias = Literal["batches", "samples"]
 
 _MOST_WORKERS = 4096
 
@@ -24,6 +27,7 @@ def check_arguments(
     worker_method: Any,
     on_worker_death: str,
     autotune: object,
+    fetch: str,
 ) -> None:
     """Raises: ValueError for what contradicts itself or can have no effect."""
     check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
@@ -38,6 +42,9 @@ def check_arguments(
     check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
     if autotune and worker_method == "thread":
         raise ValueError("autotune chooses among worker processes, and worker_method='thread' has none: leave one out")
+    check_choice("fetch", fetch, ("batches", "samples"))
+    if fetch == "samples":
+        _check_by_sample(worker_seeding, worker_method, autotune)
     if num_workers > _MOST_WORKERS:
         raise ValueError(f"num_workers={num_workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?")
     if num_workers and prefetch_factor == 0:
@@ -51,4 +58,43 @@ def check_arguments(
         raise ValueError(
             "worker_seeding='torch' goes with persistent_workers=False: torch seeds a persistent worker once, and no "
             "state can say where its generators stand epochs later. worker_seeding='batch' goes with both"
+        )
+
+
+def _check_by_sample(worker_seeding: str, worker_method: Any, autotune: object) -> None:
+    if worker_seeding == "torch":
+        raise ValueError(
+            "fetch='samples' seeds random numbers for each sample, and worker_seeding='torch' once for each worker: "
+            "leave one out"
+        )
+    if worker_method not in ("multiprocessing", "thread"):
+        raise ValueError(
+            f"fetch='samples' hands samples from worker to worker through this process, and worker_method="
+            f"{worker_method!r} may run them on other machines: leave one out"
+        )
+    if autotune:
+        raise ValueError(
+            "autotune measures batches, and with fetch='samples' workers make parts of them: leave one out"
+        )
+
+
+def check_fetch(fetch: FetchBy, dataset: Any, *, batched: bool) -> None:
+    """Raises: ValueError if samples of ``dataset`` cannot be made one by one, or there are no batches of them."""
+    if fetch != "samples":
+        return
+    name = type(dataset).__name__
+    if not batched:
+        raise ValueError(
+            "fetch='samples' divides the batches of a map-style dataset among workers: give a batch_size or a "
+            f"batch_sampler, and a dataset with __getitem__, or leave it out (this is a {name})"
+        )
+    if getattr(dataset, "__getitems__", None):
+        raise ValueError(
+            f"fetch='samples' asks for samples one by one, and {name} has __getitems__, which reads a whole batch: "
+            "leave fetch out (of torch's Subset, give its dataset, and its indices to a sampler)"
+        )
+    if is_stateful(dataset):
+        raise ValueError(
+            f"fetch='samples' lets any worker make any sample, and {name} has a state of its own (state_dict), which "
+            "would belong to no batch: leave one out"
         )

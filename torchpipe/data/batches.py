@@ -161,7 +161,8 @@ class LocalBatches(Batches):
                 batch = self._fetch(indices, self._collate)
             else:
                 make = partial(self._fetch, indices, self._collate)
-                batch = self._random.within(order.base_seed, self._epoch, order.key(number), make)
+                key, by_sample = order.key(number), self._fetch.by_sample
+                batch = self._random.within(order.base_seed, self._epoch, key, make, by_sample=by_sample)
         except Exception as error:
             self._fetch.explain(error, number, indices)
             batch = LocalFailure(error)

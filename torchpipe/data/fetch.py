@@ -26,6 +26,7 @@ __all__ = [
     "READING",
     "Failure",
     "Fetch",
+    "Reseed",
     "TimedFetch",
     "WorkerInitFn",
     "collating_in",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 WorkerInitFn: TypeAlias = Callable[[int], None]
+Reseed: TypeAlias = Callable[[int], None]
+"""Puts the random states of a sample of the batch in place, by its number; behind the last, those of collating."""
 
 
 READING, COLLATING = 0, 1  # the steps of making a batch, by their numbers among a worker's nodes
@@ -41,24 +44,41 @@ _SLOW_NS = 20_000  # a sample that takes longer is timed by itself: that costs a
 
 
 class Fetch:
-    """Makes a batch: ``fetch(indices)`` reads and collates. ``batched``: the sampler gives lists of indices."""
+    """Makes a batch: ``fetch(indices)`` reads and collates. ``batched``: the sampler gives lists of indices.
 
-    def __init__(self, dataset: Any, batched: bool, collate_fn: Callable[[Any], Any]) -> None:
+    ``by_sample``: random states are seeded for each sample, by ``reseed``, so that samples of a batch may be made
+    apart: those from ``first`` on by one ``read``, and what several have read put together by ``collate``.
+    """
+
+    def __init__(
+        self, dataset: Any, batched: bool, collate_fn: Callable[[Any], Any], *, by_sample: bool = False
+    ) -> None:
         self.dataset = dataset
         self.batched = batched
         self.collate_fn = collate_fn
+        self.by_sample = by_sample
 
-    def __call__(self, indices: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
-        return (collate_fn or self.collate_fn)(self.read(indices))
+    def __call__(
+        self, indices: Any, collate_fn: Callable[[Any], Any] | None = None, reseed: Reseed | None = None
+    ) -> Any:
+        samples = self.read(indices, reseed)
+        if reseed is not None:
+            reseed(len(indices))
+        return self.collate(samples, collate_fn)
 
-    def read(self, indices: Any) -> Any:
+    def collate(self, samples: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
+        return (collate_fn or self.collate_fn)(samples)
+
+    def read(self, indices: Any, reseed: Reseed | None = None, first: int = 0) -> Any:
         dataset = self.dataset
         if not self.batched:
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
             return dataset.__getitems__(indices)
         samples: list[Any] = []
-        for index in indices:
+        for number, index in enumerate(indices, first):
+            if reseed is not None:
+                reseed(number)
             try:
                 samples.append(dataset[index])
             except Exception as error:
@@ -75,40 +95,46 @@ class TimedFetch(Fetch):
     """The same, which notes what reading and collating take. For one thread."""
 
     def __init__(self, fetch: Fetch, sheet: NodeSheet) -> None:
-        super().__init__(fetch.dataset, fetch.batched, fetch.collate_fn)
+        super().__init__(fetch.dataset, fetch.batched, fetch.collate_fn, by_sample=fetch.by_sample)
         self._sheet = sheet
         self._sizes = (Sizing(sheet, READING), Sizing(sheet, COLLATING))
         self._unseen = [1, 1]  # items, of reading and of collating, until one is looked at
         self._one_by_one = False  # True if samples are slow enough to be timed each by itself
 
-    def __call__(self, indices: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
-        clock, sheet, step = perf_counter_ns, self._sheet, READING
+    def collate(self, samples: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
+        began = perf_counter_ns()
         try:
-            began = clock()
-            if self._one_by_one:
-                samples = self._read_each(indices)
-            else:
-                samples = self.read(indices)
-                count = len(indices) if self.batched else 1
-                took = clock() - began
-                sheet.note(READING, took, max(1, count))
-                self._one_by_one = (
-                    took > _SLOW_NS * count and self.batched and not hasattr(self.dataset, "__getitems__")
-                )
-                self._size(READING, samples, count)
-            step, began = COLLATING, clock()
-            batch = (collate_fn or self.collate_fn)(samples)
-            sheet.note(COLLATING, clock() - began)
-            self._size(COLLATING, batch, 1)
+            batch = super().collate(samples, collate_fn)
         except BaseException:
-            sheet.count(step, ERRORS)
+            self._sheet.count(COLLATING, ERRORS)
             raise
+        self._sheet.note(COLLATING, perf_counter_ns() - began)
+        self._size(COLLATING, batch, 1)
         return batch
 
-    def _read_each(self, indices: Any) -> list[Any]:
+    def read(self, indices: Any, reseed: Reseed | None = None, first: int = 0) -> Any:
+        try:
+            return self._read_each(indices, reseed, first) if self._one_by_one else self._read(indices, reseed, first)
+        except BaseException:
+            self._sheet.count(READING, ERRORS)
+            raise
+
+    def _read(self, indices: Any, reseed: Reseed | None, first: int) -> Any:
+        began = perf_counter_ns()
+        samples = super().read(indices, reseed, first)
+        count = len(indices) if self.batched else 1
+        took = perf_counter_ns() - began
+        self._sheet.note(READING, took, max(1, count))
+        self._one_by_one = took > _SLOW_NS * count and self.batched and not hasattr(self.dataset, "__getitems__")
+        self._size(READING, samples, count)
+        return samples
+
+    def _read_each(self, indices: Any, reseed: Reseed | None, first: int) -> list[Any]:
         clock, note, dataset = perf_counter_ns, self._sheet.note, self.dataset
         samples = []
-        for index in indices:
+        for number, index in enumerate(indices, first):
+            if reseed is not None:
+                reseed(number)
             began = clock()
             try:
                 samples.append(dataset[index])

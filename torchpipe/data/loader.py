@@ -18,7 +18,7 @@ from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
-from torchpipe.data.arguments import check_arguments
+from torchpipe.data.arguments import FetchBy, check_arguments, check_fetch
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
@@ -90,6 +90,9 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             ``reading_services.RayWorkers``: Ray actors, on any node of a cluster.
         on_worker_death: ``"restart"`` replaces a worker that dies; ``"raise"``: RuntimeError in torch's words.
         last_batch: Gluon's: ``"keep"``, ``"discard"``, or ``"rollover"``: what is left goes into the next epoch.
+        fetch: who makes a batch of a map-style dataset. ``"batches"``: one worker. ``"samples"``: each sample, or a few
+            quick ones, whichever worker is idle, and one of them puts them together: a slow sample holds up nobody
+            else. Batches, order and states are the same; ``random``, numpy and torch are seeded for each sample then.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
         max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
         max_restarts: how many workers may be replaced in an epoch, or in all epochs if they persist; None: any number.
@@ -147,6 +150,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         balance: Balance | None = None,
         measure: bool | None = None,
         autotune: bool | Budget = False,
+        fetch: FetchBy = "batches",
     ) -> None:
         check_arguments(
             num_workers=num_workers,
@@ -158,6 +162,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             worker_method=worker_method,
             on_worker_death=on_worker_death,
             autotune=autotune,
+            fetch=fetch,
         )
         ranked = ranked_sampler(
             dataset,
@@ -199,6 +204,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        self.fetch = fetch
+        check_fetch(fetch, self._plain_dataset(), batched=not self._is_iterable and gives_batches(self))
         self._start_method_named = isinstance(multiprocessing_context, str)  # torch keeps a context for the name
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
@@ -442,7 +449,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             return None, begin_stream(self, epoch, saved)
         order = begin_ranked(self, epoch, saved) if self.distributed else self._own_order(saved)
         self._sampler_loaded, self._sampler_end, self._base_seed = False, None, order.base_seed
-        fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn)
+        by_sample = self.fetch == "samples"
+        fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn, by_sample=by_sample)
         position = None if saved is None else saved.batches
         if self.num_workers == 0 or not makes:
             if position is not None and "dataset" in position:

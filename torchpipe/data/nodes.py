@@ -9,6 +9,7 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torchpipe.data.fetch import (
     set_worker_info,
 )
 from torchpipe.data.order.samplers import load_into, stands_at
+from torchpipe.data.parts import Samples, make_part, sealed
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.epoch import WorkerInfo
@@ -161,7 +163,8 @@ class FetchAssigned(IterDataPipe[Any]):
     """Makes a batch of each entry that is dealt: (the batch's number, its indices).
 
     Before each one, the global random states are seeded from (seed, epoch, number); with ``as_torch``, once, as torch
-    seeds a worker's. State: none, but for that of a dataset that has one, and with ``as_torch``.
+    seeds a worker's. If ``fetch`` is ``by_sample``, entries are tasks, and seeds those of samples. State: none, but for
+    that of a dataset that has one, and with ``as_torch``.
     """
 
     divides = True
@@ -222,12 +225,18 @@ class _FetchIterator(NodeIterator[Any]):
         states = BatchRandom()
         made: list[Any] = []  # nothing here may hold a batch once it is handed on: it is sent from where it was made
         while (entry := supply.take(worker)) is not None:
-            number, indices = entry[0]  # type: ignore[index]  # no marks are dealt
+            task = entry[0]  # type: ignore[index]  # no marks are dealt
+            number, indices = (task.key, task.indices) if fetch.by_sample else task
             set_worker_info(_infos.get(worker))  # the process may host others
-            if not node.as_torch:
-                states.seed(context.seed, context.epoch, number)
             try:
-                made.append(fetch(indices, collate_fn))
+                if fetch.by_sample:
+                    made.append(make_part(task, fetch, collate_fn, partial(states.seed, context.seed, context.epoch)))
+                    if isinstance(made[-1], Samples):
+                        made.append(sealed(made.pop()))
+                else:
+                    if not node.as_torch:
+                        states.seed(context.seed, context.epoch, number)
+                    made.append(fetch(indices, collate_fn))
             except Exception as error:
                 fetch.explain(error, number, indices)
                 made.append(Failure(error, where, f"torchpipe: in worker {worker} (pid {os.getpid()})"))

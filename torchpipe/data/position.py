@@ -17,6 +17,7 @@ __all__ = ["KEYS", "VERSION", "Position", "check_position", "handed_out", "ident
 
 VERSION = 1
 _IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler", "collate")
+_WITHOUT = {"fetch": "batches"}  # in the payload alone, if it is another: what states without it mean
 KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
 
 
@@ -56,7 +57,8 @@ def identity_of(loader: Any) -> dict[str, Any]:
         length = len(loader.dataset)
     except Exception:  # iterable ones have none; a user's may fail in any way
         length = -1
-    return {
+    by_sample = {"fetch": loader.fetch} if loader.fetch != _WITHOUT["fetch"] else {}
+    return by_sample | {
         "dataset": "iterable" if loader._is_iterable else "map-style",
         "length": length,
         "batch_size": size if type(size) is int else -1,
@@ -79,7 +81,7 @@ def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
             "now": position.now,
         }
     )
-    return {"version": VERSION, **identity, **numbers, "payload": payload}
+    return {"version": VERSION, **{name: identity[name] for name in _IDENTITY}, **numbers, "payload": payload}
 
 
 def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Position:
@@ -98,9 +100,10 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
             "the version of torchpipe that wrote it"
         )
     payload = _open(state, allow_pickle)
-    different = [name for name in _IDENTITY if payload["identity"].get(name) != identity[name]]
+    sides = (_WITHOUT | payload["identity"], _WITHOUT | dict(identity))
+    different = [name for name in (*_IDENTITY, *_WITHOUT) if sides[0].get(name) != sides[1][name]]
     if different:
-        saved, ours = ({name: side[name] for name in different} for side in (payload["identity"], identity))
+        saved, ours = ({name: side.get(name) for name in different} for side in sides)
         raise StateMismatchError(
             f"the state belongs to another loader. saved: {_listed(saved)}; here: {_listed(ours)}. Make the loader as "
             "it was when the state was saved, or begin a new run"

@@ -13,6 +13,7 @@ from torchpipe.data.assigned import AssignedBatches, ending_what_fails, lane_pos
 from torchpipe.data.fetch import Fetch
 from torchpipe.data.nodes import FetchAssigned, InitWorker
 from torchpipe.data.order.sampling import Order
+from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import WorkerDiedError
 from torchpipe.execution.reading_service import EpochStart
@@ -56,7 +57,7 @@ def begin_assigned(
                 and (is_stateful(fetch.dataset) or loader.worker_init_fn is not None),
             ),
             limits=WorkerLimits(
-                window=loader.prefetch_factor or 1,
+                window=NO_WINDOW if fetch.by_sample else loader.prefetch_factor or 1,
                 window_bytes=_NO_LIMIT,
                 max_deaths=loader.max_deaths,
                 max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
@@ -74,6 +75,8 @@ def begin_assigned(
     start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
     with ending_what_fails(pool, keeps=loader.persistent_workers):
         pool.begin(start, positions, stateless=graph.stateless, again=position.get("again"))
+        if fetch.by_sample:
+            return SharedBatches(loader, order, pool, position)
         return AssignedBatches(loader, order, pool, position, None if graph.stateless else positions)
 
 

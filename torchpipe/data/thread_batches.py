@@ -38,6 +38,8 @@ from torchpipe.data.assigned import AssignedBatches, ending_what_fails
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, set_worker_info
 from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.order.sampling import Order
+from torchpipe.data.parts import make_part
+from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.shard import Chunk
@@ -93,12 +95,12 @@ def begin_assigned(
             WorkerStart(lane, loader.num_workers, order.base_seed, fetch.dataset, loader.worker_init_fn)
             for lane in range(loader.num_workers)
         ]
-        pool = ThreadWorkers(fetch, beginnings, window=loader.prefetch_factor or 1)
+        pool = ThreadWorkers(fetch, beginnings, window=NO_WINDOW if fetch.by_sample else loader.prefetch_factor or 1)
         if loader.persistent_workers:
             loader._pool = pool
     with ending_what_fails(pool, keeps=loader.persistent_workers):
         pool.begin(order.base_seed, epoch, measure=loader.measuring)
-        return AssignedBatches(loader, order, pool, position)
+        return (SharedBatches if fetch.by_sample else AssignedBatches)(loader, order, pool, position)
 
 
 @dataclass(frozen=True)
@@ -146,14 +148,17 @@ class _Maker:
         self.sheet = NodeSheet.local(2) if wanted else None
         self._fetch = self._plain if self.sheet is None else TimedFetch(self._plain, self.sheet)
 
-    def make(self, seed: int, epoch: int, number: int, indices: Any) -> Any:
-        """The batch, or a :class:`Failure` in its place."""
+    def make(self, seed: int, epoch: int, entry: Any) -> Any:
+        """The batch of ``entry``, or what a task is of, or a :class:`Failure` in its place."""
         with self._times.during(self._beginning.worker):
-            return self._make(seed, epoch, number, indices)
+            return self._make(seed, epoch, entry)
 
-    def _make(self, seed: int, epoch: int, number: int, indices: Any) -> Any:
-        self._generators.seed(seed, epoch, number)
+    def _make(self, seed: int, epoch: int, entry: Any) -> Any:
+        number, indices = (entry.key, entry.indices) if self._fetch.by_sample else entry
         try:
+            if self._fetch.by_sample:
+                return make_part(entry, self._fetch, None, partial(self._generators.seed, seed, epoch))
+            self._generators.seed(seed, epoch, number)
             return self._fetch(indices)
         except Exception as error:
             self._fetch.explain(error, number, indices)
@@ -170,7 +175,7 @@ class ThreadWorkers:
         self._makers = [_Maker(fetch, beginning, self._times) for beginning in beginnings]
         self._threads = CallThreads(THREAD_NAME, [maker.begin for maker in self._makers])
         self._window = max(1, window)
-        self._assigned = [deque[tuple[int, Any]]() for _ in beginnings]  # and not begun
+        self._assigned = [deque[Any]() for _ in beginnings]  # and not begun
         self._made = [deque[Call[Any]]() for _ in beginnings]  # in the making, or made and not pulled
         self._lock = threading.RLock()  # with a device stage, one thread deals and another one pulls
         self._epoch = (0, 0)
@@ -215,7 +220,7 @@ class ThreadWorkers:
     def _begin_some(self, lane: int) -> None:
         assigned, made = self._assigned[lane], self._made[lane]
         while assigned and len(made) < self._window:
-            made.append(self._threads.submit(lane, partial(self._makers[lane].make, *self._epoch, *assigned.popleft())))
+            made.append(self._threads.submit(lane, partial(self._makers[lane].make, *self._epoch, assigned.popleft())))
         self._times.awaits(lane, credit=len(made) >= self._window)
 
     def outstanding(self, lane: int) -> int:

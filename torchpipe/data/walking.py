@@ -59,10 +59,12 @@ def item_at(loader: DataLoader[Any], position: Position, step: int, epoch: int |
 def _made(loader: DataLoader[Any], order: Order, epoch: int, step: int, indices: Any) -> Any:
     """As the worker makes it whose turn it is."""
     dataset, collate_fn = beside_the_loop((loader._plain_dataset(), loader.collate_fn))
-    fetch = Fetch(dataset, gives_batches(loader), collate_fn)
+    by_sample = loader.fetch == "samples"
+    fetch = Fetch(dataset, gives_batches(loader), collate_fn, by_sample=by_sample)
     with _as_worker(loader, order.base_seed, step, dataset):
         try:
-            return BatchRandom().within(order.base_seed, epoch, order.key(step), partial(fetch, indices))
+            make = partial(fetch, indices)
+            return BatchRandom().within(order.base_seed, epoch, order.key(step), make, by_sample=by_sample)
         except Exception as error:
             fetch.explain(error, step, indices)
             raise LocalFailure(error).rebuild() from error.__cause__

@@ -41,7 +41,7 @@ _stand_in_code = _stand_in.__code__
 
 
 class BatchGenerators:
-    """The generators of one worker thread, seeded anew for each batch, from (seed, epoch, batch).
+    """The generators of one worker thread, seeded anew for each batch, from (seed, epoch, batch), or for each sample.
 
     ``rng`` has ``random_generator``, ``torch_generator`` and ``numpy_generator``. The first two give what ``random``
     and torch's default generator give in a worker process, or without workers, for the same batch.
@@ -54,8 +54,8 @@ class BatchGenerators:
         numpy = np.random.Generator(words)
         self.rng = WORKER_GENERATORS(random_generator=self._random, torch_generator=self._torch, numpy_generator=numpy)
 
-    def seed(self, seed: int, epoch: int, batch: int) -> None:
-        for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch)
+    def seed(self, seed: int, epoch: int, batch: int, sample: int | None = None) -> None:
+        for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch, sample)
         self._random.seed(for_python)
         self._numpy.seed(for_numpy)
         self._torch.manual_seed(for_torch)

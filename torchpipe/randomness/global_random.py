@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -233,7 +234,9 @@ class _Guest:
 
 
 class BatchRandom(_Guest):
-    """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made."""
+    """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made; or
+    for each of its samples, wherever that is made.
+    """
 
     def __init__(self) -> None:
         self._numpy: Any = None
@@ -242,19 +245,24 @@ class BatchRandom(_Guest):
     def __del__(self) -> None:
         self._pool.give_back(self._numpy)
 
-    def seed(self, seed: int, epoch: int, batch: int) -> None:
-        """Put a batch's states in place for good: in processes whose own they are."""
-        for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch)
+    def seed(self, seed: int, epoch: int, batch: int, sample: int | None = None) -> None:
+        """Put the states of a batch, or of its ``sample``, in place for good: in processes whose own they are."""
+        for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch, sample)
         random.seed(for_python)
         if not isinstance(get_bit_generator(), np.random.MT19937):
             numpy_generator.put((numpy_generator.seeded(0), None))
         np.random.seed(for_numpy)
         torch.default_generator.manual_seed(for_torch)
 
-    def within(self, seed: int, epoch: int, batch: int, step: Callable[[], T]) -> T:
-        """What ``step`` returns, under a batch's states: an interrupt at any instruction leaves the process its own."""
+    def within(self, seed: int, epoch: int, batch: int, step: Callable[..., T], *, by_sample: bool = False) -> T:
+        """What ``step`` returns, under a batch's states: an interrupt at any instruction leaves the process its own.
+
+        ``by_sample``: it is given ``reseed``, and puts those of each sample in place by its number.
+        """
         if not may_change_states():
             return _drawing(step)
+        if by_sample:
+            step = partial(step, reseed=partial(self.seed, seed, epoch, batch))
         try:
             self._save_outside()
             if self._numpy is None:

@@ -37,7 +37,7 @@ StreamKey = tuple[int, ...]
 _BLOCK = 256  # draws made at a time; part of the stream's definition, never change it
 _LONGEST_KEY = 64  # (seed, epoch, section, shard, node) and a number for each cycle() around it
 _LARGEST_PART = 1 << 4096  # a seed may be any hash
-_DRAWS, _ITEMS, _ORDER, _BATCHES = 0, 1, 2, 3  # which use of a key a Philox counter belongs to
+_DRAWS, _ITEMS, _ORDER, _BATCHES, _SAMPLES = 0, 1, 2, 3, 4  # which use of a key a Philox counter belongs to
 
 
 def check_seed(seed: int) -> int:
@@ -152,22 +152,26 @@ class ItemStreams:
 
 
 class BatchSeeds:
-    """What the global generators are seeded with for each batch, from (seed, epoch, batch). Not thread-safe."""
+    """What the global generators are seeded with for each batch, from (seed, epoch, batch), or for each sample of it.
 
-    _BATCHES_AT_ONCE = 64  # part of the seeds' definition, never change it
+    Not thread-safe.
+    """
+
+    _AT_ONCE = 64  # batches, or samples of one; part of the seeds' definition, never change it
 
     def __init__(self) -> None:
-        self._named: tuple[int, int, int] | None = None
+        self._named: tuple[int, ...] | None = None
         self._drawn: list[int] = []
 
-    def of(self, seed: int, epoch: int, batch: int) -> tuple[int, int, int]:
+    def of(self, seed: int, epoch: int, batch: int, sample: int | None = None) -> tuple[int, int, int]:
         """The seeds of ``random`` (64 bits), of numpy (32, which is all that it takes) and of torch (63)."""
-        block, inner = divmod(batch, self._BATCHES_AT_ONCE)
-        if self._named != (seed, epoch, block):
+        block, inner = divmod(batch if sample is None else sample, self._AT_ONCE)
+        counter = [0, 0, block, _BATCHES] if sample is None else [0, block, batch, _SAMPLES]
+        if self._named != (seed, epoch, *counter):
             self._named = None  # an interrupt from here on leaves the numbers anywhere
-            numbers = np.random.Philox(key=_philox_key((seed, epoch)), counter=[0, 0, block, _BATCHES])
-            self._drawn = numbers.random_raw(self._BATCHES_AT_ONCE * 3).tolist()
-            self._named = (seed, epoch, block)
+            numbers = np.random.Philox(key=_philox_key((seed, epoch)), counter=counter)
+            self._drawn = numbers.random_raw(self._AT_ONCE * 3).tolist()
+            self._named = (seed, epoch, *counter)
         for_python, for_numpy, for_torch = self._drawn[3 * inner : 3 * inner + 3]
         return for_python, for_numpy >> 32, for_torch >> 1
 
