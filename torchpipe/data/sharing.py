@@ -21,11 +21,12 @@ as many as without this.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.data.assigned import AssignedBatches, Dealing
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
     from torchpipe.data.order.sampling import Order
 
-__all__ = ["NO_WINDOW", "SharedBatches"]
+__all__ = ["NO_WINDOW", "SharedBatches", "SharedWorkers"]
 
 NO_WINDOW = 1 << 30  # messages that a worker may run ahead: whoever deals to it decides
 
@@ -82,8 +83,8 @@ class _Pace:
         self._ns, self._samples = self._ns * 0.98 + took_ns, self._samples * 0.98 + samples
 
     def of(self, samples: int) -> float:
-        """Seconds; 0 for what is not known."""
-        return samples * self._ns / self._samples / 1e9 if self._samples else 0.0
+        """Seconds; without end as long as it is not known."""
+        return samples * self._ns / self._samples / 1e9 if self._samples else math.inf
 
     def part_of(self, samples: int) -> int:
         """Into parts of how many samples a batch of so many is to be cut."""
@@ -275,7 +276,9 @@ class SharedWorkers:
         return self._workers.processes
 
     def figures(self) -> ServiceFigures:
-        return self._workers.figures()
+        figures = self._workers.figures()
+        made = {section: tuple(replace(item, produced=0) for item in of) for section, of in figures.made.items()}
+        return replace(figures, made=made)  # what workers produce is no batch: their own steps say how many there were
 
     def interrupt(self) -> None:
         self._workers.interrupt()
