@@ -51,13 +51,13 @@ _LOOK_EACH = 64  # of the batches that are dealt whole, so many lie between two 
 
 @dataclass(eq=False)
 class _Batch:
-    """A batch on its way. ``dealt``: so many of its samples are; ``missing``: so many have not come back."""
+    """A batch on its way. ``given``: so many of its samples have been dealt; ``missing``: so many have not come back."""
 
     lane: int
     key: int
     indices: list[Any]
     part: int = 0  # samples of each of its parts
-    dealt: int = 0
+    given: int = 0
     missing: int = 0
     pieces: dict[int, Any] = field(default_factory=dict)  # by the number of their first sample
     made: list[Any] = field(default_factory=list)  # the batch, once it is
@@ -171,7 +171,7 @@ class SharedWorkers:
 
     def _spread(self) -> None:
         """Deal what there is to those who have least to do, as far as they should have something at hand."""
-        dealt: dict[int, list[Task]] = {}
+        tasks: dict[int, list[Task]] = {}
         while self._live and (self._again or self._undealt):
             batch = self._again[0][0] if self._again else self._undealt[0]
             if batch.error is not None:  # nobody will have it
@@ -179,13 +179,13 @@ class SharedWorkers:
                 continue
             lanes = len(self._batches)
             worker = min(self._live, key=lambda worker: (self._loads[worker], (worker - batch.lane) % lanes))
-            if not self._wants_more(worker) or not (self._again or batch.dealt or self._may_begin()):
+            if not self._wants_more(worker) or not (self._again or batch.given or self._may_begin()):
                 break
             task = self._again.popleft()[1] if self._again else self._next_part(batch)
-            self._note_dealt(worker, batch, task)
-            dealt.setdefault(worker, []).append(task)
-        for worker, tasks in dealt.items():
-            self._workers.deal(worker, tasks)
+            self._note_task(worker, batch, task)
+            tasks.setdefault(worker, []).append(task)
+        for worker, entries in tasks.items():
+            self._workers.deal(worker, entries)
 
     def _may_begin(self) -> bool:
         """As many batches are kept as if each were made by one worker; small ones, which travel together, are one."""
@@ -197,16 +197,16 @@ class SharedWorkers:
         return self._pace.of(self._loads[worker]) < _PART_NS / 1e9 + 2 * self._away_s
 
     def _next_part(self, batch: _Batch) -> Part:
-        first, size = batch.dealt, len(batch.indices)
+        first, size = batch.given, len(batch.indices)
         if not first:
             batch.part = self._pace.part_of(size)
             self._begun += 1
-        batch.dealt = min(size, first + batch.part)
-        if batch.dealt == size:
+        batch.given = min(size, first + batch.part)
+        if batch.given == size:
             self._undealt.popleft()
-        return Part(batch.key, batch.indices, first, batch.dealt)
+        return Part(batch.key, batch.indices, first, batch.given)
 
-    def _note_dealt(self, worker: int, batch: _Batch, task: Task) -> None:
+    def _note_task(self, worker: int, batch: _Batch, task: Task) -> None:
         self._tasks[worker].append((batch, task))
         self._loads[worker] += _samples_of(task)
 
@@ -243,7 +243,7 @@ class SharedWorkers:
             return
         task = Joining(batch.key, batch.indices, pieces)
         to = min(self._live, key=lambda other: (self._loads[other], other != worker))
-        self._note_dealt(to, batch, task)
+        self._note_task(to, batch, task)
         self._workers.deal(to, [task])
 
     def _lose(self, worker: int, error: BaseException) -> None:
