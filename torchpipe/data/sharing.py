@@ -51,7 +51,7 @@ _LOOK_EACH = 64  # of the batches that are dealt whole, so many lie between two 
 
 @dataclass(eq=False)
 class _Batch:
-    """A batch on its way. ``given``: so many of its samples have been dealt; ``missing``: so many have not come back."""
+    """A batch on its way. ``given``: so many of its samples were dealt; ``missing``: so many have not come back."""
 
     lane: int
     key: int
