@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.balance import METHODS, documents, simulated
 from benchmarks.harness import rounds, summary
 from benchmarks.harness.stream import WrongData, check_pass
 from benchmarks.peers._shards import ShardStream, default_collate
@@ -180,3 +181,15 @@ def test_the_readme_says_where_a_peer_is_ahead() -> None:
     assert ahead("p9", {"UNIT": "memory_mb"}, entries) == "- P9: torch DataLoader 2 x"
     assert ahead("p1", {"UNIT": "samples_per_s"}, entries[:2]) == "- P1: none is ahead"
     assert ahead("p1", {"UNIT": "samples_per_s"}, entries[:1]) == ""  # nobody to be compared with
+
+
+def test_every_way_to_balance_gives_each_sample_once() -> None:
+    lengths = documents(8 * 4 * 8)
+    assert 0 < lengths.min() < lengths.max() == 8192
+    for name, method in METHODS.items():
+        found = method(lengths, 8, 4)
+        assert found.shape == (8, 4, 8), name
+        assert sorted(found.ravel().tolist()) == list(range(len(lengths))), name
+        slowest, longest, _ = simulated(method, lengths, 8, 4)
+        assert 1 <= slowest < 2
+        assert longest >= 1

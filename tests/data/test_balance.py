@@ -115,6 +115,18 @@ def test_between_windows_another_number_of_samples_goes_on_and_within_one_it_is_
 
 
 @pytest.mark.usefixtures("alone")
+def test_fewer_samples_than_a_step_has() -> None:
+    whole = loader(100)
+    stream = iter(whole)
+    batch = next(stream)
+    assert sorted(batch.tolist()) == list(range(LENGTH))
+    again = loader(100)
+    again.load_state_dict(whole.state_dict())
+    assert list(again) == list(stream) == []
+    assert torch.equal(next(iter(again)), next(iter(whole)))
+
+
+@pytest.mark.usefixtures("alone")
 def test_rows_and_skips_are_what_the_loop_has() -> None:
     whole = loader()
     rows = [row.rows for row in whole.rows()]

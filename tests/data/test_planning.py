@@ -35,8 +35,8 @@ def test_the_example_of_the_module() -> None:
 
 def test_what_is_longer_than_a_row_shares_its_step_with_the_longest() -> None:
     costs = _column(1, 100, 1, 90, 2, 1, 3, 80, 2, 2, 70, 1)
-    assert steps_of(costs, 3, 2).tolist() == [[1, 3, 7, 10], [2, 4, 5, 8], [0, 6, 9, 11]]
-    assert _slowest(costs, plan(costs, 3, 2, 2)) == 170 + 3 + 4
+    assert steps_of(costs, 3, 2).tolist() == [[0, 2, 5, 11], [1, 3, 7, 10], [4, 6, 8, 9]]
+    assert _slowest(costs, plan(costs, 3, 2, 2)) == 2 + 170 + 5
 
 
 @st.composite

@@ -54,7 +54,7 @@ def check_planned(sampler: RankedSampler, state: OrderState) -> None:
             "the loader as it was when the state was saved, with costs that do not change, or begin a new run"
         )
     length = len(sampler.dataset)  # type: ignore[arg-type]
-    begin, done, has, _, step = (stored_count(saved, name, length) for name in ("begin", "done", "has", "row", "step"))
+    begin, done, has, _, step = (stored_count(saved, name) for name in ("begin", "done", "has", "row", "step"))
     if not step or not saved["row"] or begin > state["samples"] or min(length, begin + done * step) < state["samples"]:
         raise damaged(f"{done} steps of a window that begins at {begin} do not lead to {state['samples']}")
     ours_step = sampler.share().whole

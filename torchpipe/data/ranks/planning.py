@@ -12,8 +12,9 @@ Without a plan, the ranks have 90 + 10 and 20 + 80, then 30 + 70 and 40 + 60: th
 90, 80, 70, 60, 40, 30, 20, 10 they have 170 and 130, then 70 and 30, so that steps take 170 + 70 = 240 where
 400 / 2 = 200 would do. The plan for that order:
 
-1. Steps (:func:`steps_of`). The longest costs no more than a row of two samples does on average, 90 <= 2 * 50, so all
-   are dealt out from the longest on, there and back: {90, 60, 40, 10} and {80, 70, 30, 20}. Both have 200.
+1. Steps (:func:`steps_of`). The longest costs no more than a row of two samples does on average, 90 <= 2 * 50. All
+   are shared out from the longest on, there and back: {90, 60, 40, 10} and {80, 70, 30, 20}. Both have 200, and can be
+   divided evenly.
 2. Ranks (:func:`ranks_of`). Longest first, each to the rank that has least: 90 and 60, then 40 to the 60 and 10 to the
    90, which makes 100 and 100; and 80 + 20, 70 + 30. Steps take 100 + 100 = 200.
 """
@@ -29,7 +30,8 @@ __all__ = ["Integers", "plan", "ranks_of", "steps_of"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-_ROUNDS = 64  # of swaps, for each part
+_ROUNDS = 16  # of swaps, for each part
+_EVEN = 32  # one part in so many over the mean is even enough to leave steps alike
 _CLOSE = 1000  # one part in so many over what cannot be undercut is close enough
 
 
@@ -46,27 +48,37 @@ def plan(costs: Integers, steps: int, ranks: int, row: int) -> Integers:
 def steps_of(costs: Integers, steps: int, row: int) -> Integers:
     """Which samples each step has: ordinals (steps, samples of a step), in the window's order.
 
-    A step takes as long as its slowest rank, and so at least as long as its longest sample. Where that is more than
-    ``row`` samples (what a rank has) cost on average, no division within the step helps: then the step has the longest
-    samples there are, beside which it is not long. What is left, once no sample is so long, is dealt out evenly.
+    All steps have as many long samples as the others, if ranks of ``row`` samples can be even then. They cannot where a
+    step has samples that cost more than ``row`` do on average, for a step takes as long as its longest sample: then the
+    longest of the window share a step, beside which they are not long, and what is left is looked at anew.
     """
     size = len(costs) // steps
     order = np.argsort(-costs.sum(axis=1), kind="stable")
     chosen: list[Integers] = []
     while steps > len(chosen):
-        left = steps - len(chosen)
-        rest = costs[order]
-        longest, total = rest.max(axis=0).tolist(), rest.sum(axis=0).tolist()
-        if all(most * len(order) <= row * whole for most, whole in zip(longest, total)):
-            dealt = order.reshape(size, left)
-            dealt[1::2] = dealt[1::2, ::-1].copy()
-            chosen += list(dealt.T)
+        shared_out = order.reshape(size, steps - len(chosen))
+        shared_out[1::2] = shared_out[1::2, ::-1].copy()  # there and back
+        if len(shared_out.T) == 1 or _is_even(costs[shared_out], max(1, size // row)):
+            chosen += list(shared_out.T)
             break
+        shared_out[1::2] = shared_out[1::2, ::-1].copy()
         chosen.append(order[:size])
         order = order[size:]
     # A step comes where its longest sample stands: in an order of its own, if the window's is random
     chosen.sort(key=lambda step: int(step[0]))
     return np.sort(np.stack(chosen), axis=1)
+
+
+def _is_even(costs: Integers, rows: int) -> bool:
+    """Can ``rows`` ranks divide steps like the first one of ``costs`` (samples of a step, steps, parts) evenly?"""
+    whole = costs.sum(axis=(0, 1)).tolist()
+    most = _EVEN * rows * costs.shape[1], (_EVEN + 1) * sum(whole)
+    longest = costs.max(axis=(0, 1)).tolist()
+    if sum(max(long * most[0], total * _EVEN) for long, total in zip(longest, whole)) > most[1]:
+        return False  # whatever the division
+    step = costs[: len(costs) // rows * rows, 0]  # the longest come first: it is some of the shortest that are left out
+    slowest = step[ranks_of(step, rows)].sum(axis=1).max(axis=0)
+    return int(slowest.sum()) * rows * _EVEN <= (_EVEN + 1) * int(costs[:, 0].sum())
 
 
 def ranks_of(costs: Integers, ranks: int) -> Integers:
