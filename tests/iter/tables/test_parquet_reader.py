@@ -292,3 +292,56 @@ def test_urls_are_read_through_fsspec(folder: Path) -> None:
     assert [row["id"] for row in ParquetReader(url)] == list(range(11))
     assert [row["id"] for row in ParquetReader(url, filter=[("id", ">", 8)])] == [9, 10]
     assert len(ParquetReader(url)) == 11
+
+
+ROW_TYPES = {
+    "n": pa.int32(), "x": pa.float64(), "yes": pa.bool_(), "name": pa.string(), "day": pa.date32(),
+    "tokens": pa.list_(pa.uint16()), "pair": pa.list_(pa.list_(pa.float32(), 2), 1),
+}  # fmt: skip
+
+
+def typed_rows() -> list[dict[str, Any]]:
+    return [
+        {"n": n, "x": n / 2, "yes": n % 2 == 0, "name": f"n{n}", "day": datetime.date(2020, 1, 1 + n)}
+        | {"tokens": list(range(n % 4)), "pair": [[float(n), 1.0]]}
+        for n in range(11)
+    ]
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_rows_of_arrays_are_the_rows_of_batches(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(typed_rows(), pa.schema(ROW_TYPES)), path, row_group_size=4)
+    rows = list(ParquetReader(path, format=form))
+    batches = list(ParquetReader(path, format=form, batch_size=3))
+    of_batches = [dict(zip(batch, values)) for batch in batches for values in zip(*batch.values())]
+    assert freeze(rows) == freeze(of_batches)
+    owned = [row["pair"] for row in rows] + [row["tokens"] for row in rows]
+    for array in owned:
+        array *= 0  # theirs alone, and to be changed
+    assert [row["tokens"].tolist() for row in rows] == [[0] * (n % 4) for n in range(11)]
+    assert rows[1]["pair"].tolist() == [[0.0, 0.0]]
+    check_node(lambda: ParquetReader(path, format=form))
+
+
+def test_a_null_in_a_row_of_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"n": [1, None, 3], "t": [[1], [2, 3], [4]]}), path)
+    read = iterate(ParquetReader(path, format="numpy"))
+    assert next(read)["n"] == 1
+    with pytest.raises(ValueError, match="column 'n' has 1 nulls"):
+        next(read)
+    filled = ParquetReader(path, format="numpy", fill_null={"n": 7})
+    assert [int(row["n"]) for row in filled] == [1, 7, 3]
+    left = [int(row["n"]) for row in ParquetReader(path, format="numpy").on_error("skip")]
+    assert left == [1, 3]
+
+
+@pytest.mark.parametrize("form", ["python", "numpy", "torch"])
+def test_token_lists_are_packed_alike_in_every_format(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokens.parquet"
+    documents = [list(range(n, n + n % 7)) for n in range(200)]
+    pq.write_table(pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))}), path, row_group_size=50)
+    packs = list(ParquetReader(path, format=form).pack(16, drop_last=True))
+    tokens = [token for document in documents for token in document]
+    assert [int(token) for pack in packs for token in pack["tokens"]] == tokens[: 16 * len(packs)]

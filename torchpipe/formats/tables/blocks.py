@@ -11,7 +11,7 @@ from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.records import Records
-from torchpipe.formats.tables.columns import RowMaker
+from torchpipe.formats.tables.columns import RowMaker, batch_maker
 
 __all__ = ["Blocks", "BlocksPart", "TableRecords", "in_chunks"]
 
@@ -114,15 +114,13 @@ class TableRecords(Records[Any]):
     Position: the block, and the row in it, of the rows that are handed out. Going there decodes that block alone.
     """
 
-    def __init__(
-        self, blocks: Blocks, batch_size: int | None, make: Callable[[Any], Callable[[int, int], Any]] | None = None
-    ) -> None:
+    def __init__(self, blocks: Blocks, batch_size: int | None, form: str, fill_null: Any) -> None:
         self.path = blocks.path
         self.stamp = blocks.stamp
         self._blocks = blocks
         self._unit = batch_size or 1
-        self._make = make
-        self._rows = RowMaker()
+        self._make = None if batch_size is None else batch_maker(form, fill_null)
+        self._rows = RowMaker(form, fill_null)
         self._block = 0
         self._row = 0  # of the next record, in its block
         self._open: Iterator[Any] | None = None  # the chunks of the block that are still to come

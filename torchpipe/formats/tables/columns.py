@@ -78,17 +78,35 @@ def check_format(value: object, batch_size: int | None) -> str:
         return "python" if batch_size is None else "torch"
     if value not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {value!r}")
-    if batch_size is None and value != "python":
-        raise ValueError(f"format={value!r} is of batches: give batch_size, or leave format out for rows as dicts")
+    if batch_size is None and value == "arrow":
+        raise ValueError("format='arrow' is of batches: give batch_size, or another format for rows as dicts")
     return str(value)
 
 
 class RowMaker:
-    """Makes the rows of record batches as dicts of Python objects, nulls as None."""
+    """Makes the rows of record batches as dicts. ``form`` "python": Python objects, nulls as None. "numpy", "torch": as
+    in batches, of a row: numbers are numpy's or tensors of no dimension, lists of numbers arrays or tensors.
+
+    Raises, when called: as :func:`batch_maker`.
+    """
+
+    def __init__(self, form: str, fill_null: Any) -> None:
+        self._form = form
+        self._fill_null = fill_null
 
     def __call__(self, batch: Any) -> list[dict[str, Any]]:
         names = batch.schema.names
-        return [dict(zip(names, row)) for row in zip(*[column.to_pylist() for column in batch.columns])]
+        return [dict(zip(names, row)) for row in zip(*map(self._values, names, batch.columns))]
+
+    def _values(self, name: str, column: Any) -> Sequence[Any]:
+        if self._form == "python":
+            return list(column.to_pylist())
+        made = _column(name, column, _fill(self._fill_null, name), self._form == "torch")
+        if isinstance(made, _Tensors):
+            return [torch.from_numpy(np.array(part)) for part in made.array]
+        if isinstance(made, np.ndarray) and made.ndim > 1:
+            return [part.copy() for part in made]
+        return list(made)
 
 
 def batch_maker(form: str, fill_null: Any) -> Callable[[Any], Callable[[int, int], Any]]:
@@ -105,11 +123,14 @@ def batch_maker(form: str, fill_null: Any) -> Callable[[Any], Callable[[int, int
     def make(batch: Any) -> Callable[[int, int], dict[str, Any]]:
         columns = {}
         for name, column in zip(batch.schema.names, batch.columns):
-            fill = fill_null.get(name) if isinstance(fill_null, Mapping) else fill_null
-            columns[name] = _column(name, column, fill, form == "torch")
+            columns[name] = _column(name, column, _fill(fill_null, name), form == "torch")
         return _sliced(columns)
 
     return make
+
+
+def _fill(fill_null: Any, name: str) -> Any:
+    return fill_null.get(name) if isinstance(fill_null, Mapping) else fill_null
 
 
 def _sliced(columns: dict[str, Any]) -> Callable[[int, int], dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.tables.blocks import Blocks, BlocksPart, TableRecords
-from torchpipe.formats.tables.columns import batch_maker, check_columns, check_filter, check_format
+from torchpipe.formats.tables.columns import check_columns, check_filter, check_format
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.validate import check_count
@@ -40,7 +40,7 @@ class TableReader(FileReader[Any]):
         """The blocks of rows in a file, of which ``part`` says that some are read alone."""
 
     def records(self, item: Any) -> TableRecords:
-        make = None if self.batch_size is None else batch_maker(self.format, self.fill_null)
         path, span = self.piece_of(item)
         blocks = self.blocks(path, span is not None)
-        return TableRecords(blocks if span is None else BlocksPart(blocks, *span), self.batch_size, make)
+        part_of = blocks if span is None else BlocksPart(blocks, *span)
+        return TableRecords(part_of, self.batch_size, self.format, self.fill_null)

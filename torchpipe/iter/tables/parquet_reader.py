@@ -28,8 +28,10 @@ class ParquetReader(TableReader):
 
     ``format`` of batches: ``"torch"`` (the default) and ``"numpy"`` make arrays of numbers, booleans and fixed-size
     lists of them, lists of arrays of lists of varying length, and lists of Python objects of all else (numpy also has
-    dates); ``"python"`` makes lists, ``"arrow"`` record batches. A null in an array is an error, unless ``fill_null``
-    says what is to stand there: a value, or a dict of one for each column. No batch goes over the end of a row group:
+    dates); ``"python"`` makes lists, ``"arrow"`` record batches. Of rows, ``"python"`` (the default) makes Python
+    objects; ``"torch"`` and ``"numpy"`` make of each value what stands in such a batch: of a list of tokens a tensor or
+    array, without a Python object for each token. A null in an array is an error, unless ``fill_null`` says what is to
+    stand there: a value, or a dict of one for each column. No batch goes over the end of a row group:
     its last one may be shorter (``rebatch`` evens them out). ``use_threads`` lets pyarrow decode columns in parallel.
 
     State: the row group and the row in it. Resuming decodes that row group again, up to the row. A sharding point
