@@ -23,7 +23,7 @@ from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass
 from torchpipe.node.course import Choices, Course, has_course
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
-from torchpipe.node.iterator import NodeIterator, refusing_misfits
+from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import (
     DataPipe,
     goes_on,
@@ -213,7 +213,7 @@ class Shard:
                     self._check_replay(again.skip, last, state["check"])
             else:
                 self._iterator.load_state_dict(saved)
-                course.load_state(state.get(_COURSE))
+                course.load_state(None if state.get(_COURSE) is None else stored_count(state, _COURSE, 0xFFFFFFFF))
             if not self.manage_random and (state.get("random") or any(state.get(_BEFORE, {}).values())):
                 raise StateError(
                     "the state holds global random states, which functions have drawn from, and here items are made in "
