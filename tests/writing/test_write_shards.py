@@ -214,7 +214,7 @@ def test_the_folder_of_another_run_is_refused(
 ) -> None:
     write("tar", tmp_path)
     if not finished:
-        manifest = tmp_path / "out-manifest.ndjson"
+        manifest = tmp_path / "out-manifest.tar.ndjson"
         manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:3]))
         for name in ("out-002.tar", "out-003.tar"):
             (tmp_path / name).unlink()
@@ -252,7 +252,7 @@ def test_shards_that_no_manifest_lists_are_refused(tmp_path: Path) -> None:
 def test_a_shard_that_has_changed_is_told_and_the_advice_helps(change: str, tmp_path: Path) -> None:
     write("tar", tmp_path)
     expected = contents(tmp_path)
-    shard, manifest = tmp_path / "out-001.tar", tmp_path / "out-manifest.ndjson"
+    shard, manifest = tmp_path / "out-001.tar", tmp_path / "out-manifest.tar.ndjson"
     if change == "missing":
         shard.unlink()
     else:
@@ -270,7 +270,7 @@ def test_a_shard_that_has_changed_is_told_and_the_advice_helps(change: str, tmp_
 def test_a_manifest_that_is_cut_off_anywhere(tmp_path: Path) -> None:
     write("jsonl", tmp_path)
     expected = contents(tmp_path)
-    manifest = tmp_path / "out-manifest.ndjson"
+    manifest = tmp_path / "out-manifest.jsonl.ndjson"
     whole = manifest.read_bytes()
     ends = [index for index, byte in enumerate(whole) if byte == ord("\n")]
     for cut in [0, 5, ends[0] - 1, ends[0], ends[0] + 1, ends[2] - 3, ends[-1]]:
@@ -294,7 +294,7 @@ def without_state(line: bytes) -> Any:
 
 def test_a_manifest_that_is_damaged(tmp_path: Path) -> None:
     write("jsonl", tmp_path)
-    manifest = tmp_path / "out-manifest.ndjson"
+    manifest = tmp_path / "out-manifest.jsonl.ndjson"
     lines = manifest.read_bytes().splitlines(keepends=True)
     for number in range(len(lines)):
         manifest.write_bytes(b"".join([*lines[:number], b'{"x": 1}\n', *lines[number + 1 :]]))
@@ -321,7 +321,11 @@ def test_an_error_of_the_graph_leaves_whole_shards_alone(workers: int, tmp_path:
             max_samples=16,
             reading_service=service,
         )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-0.jsonl", "out-1.jsonl", "out-manifest.ndjson"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "out-0.jsonl",
+        "out-1.jsonl",
+        "out-manifest.jsonl.ndjson",
+    ]
 
 
 def limited(folder: Path, size: int, kind: str) -> None:
@@ -345,7 +349,7 @@ def test_a_disk_that_is_full(kind: str, size: int, tmp_path: Path) -> None:
     child.join()
     assert child.exitcode == 0
     assert contents(folder).items() <= expected.items()
-    left = {path.name for path in folder.iterdir()} - {"error.txt", "out-manifest.ndjson", *expected}
+    left = {path.name for path in folder.iterdir()} - {"error.txt", f"out-manifest.{kind}.ndjson", *expected}
     assert not left
     if (error := folder / "error.txt").exists():
         assert "make room, and call write_shards again" in error.read_text()
@@ -379,7 +383,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 def test_two_runs_at_once(tmp_path: Path) -> None:
     first = forked(partial(write, "jsonl", tmp_path, pause=0.3))
-    while not (tmp_path / "out-manifest.ndjson").exists():
+    while not (tmp_path / "out-manifest.jsonl.ndjson").exists():
         time.sleep(0.01)
     with pytest.raises(RuntimeError, match=f"process {first.pid} on .* writes"):
         write("jsonl", tmp_path)
@@ -434,7 +438,7 @@ BAD_SAMPLES: list[tuple[Any, str]] = [
 def test_samples_that_no_tar_shard_holds(bad: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         write_shards(IterableWrapper([bad]), tmp_path / "out-{}.tar")
-    assert [path.name for path in tmp_path.iterdir()] == ["out-manifest.ndjson"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out-manifest.tar.ndjson"]
 
 
 def test_samples_that_a_tar_shard_holds(tmp_path: Path) -> None:
@@ -551,7 +555,7 @@ BAD_DOCUMENTS: list[tuple[Any, str]] = [
 def test_documents_that_no_token_file_holds(bad: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         write_shards(IterableWrapper([bad]), tmp_path / "out-{}.bin", dtype="uint16")
-    assert [path.name for path in tmp_path.iterdir()] == ["out-manifest.ndjson"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out-manifest.bin.ndjson"]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "uint16", np.int32, ">i4"])
@@ -612,7 +616,7 @@ def test_wrong_arguments(path: Any, options: dict[str, Any], says: str, tmp_path
 
 def test_the_manifest_is_json_and_knows_every_shard(tmp_path: Path) -> None:
     write("tar", tmp_path)
-    run, *shards, end = map(json.loads, (tmp_path / "out-manifest.ndjson").read_text().splitlines())
+    run, *shards, end = map(json.loads, (tmp_path / "out-manifest.tar.ndjson").read_text().splitlines())
     assert run["run"] == {
         "path": "out-{:03d}.tar", "max_bytes": 1 << 30, "max_samples": 16, "seed": 3,
     }  # fmt: skip
@@ -625,3 +629,12 @@ def test_the_folder_may_move(tmp_path: Path) -> None:
     write("tar", tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "there")
     assert write("tar", tmp_path / "there").new == 0
+
+
+def test_kinds_of_one_name_have_a_folder_in_common(tmp_path: Path) -> None:
+    for kind in KINDS:
+        write(kind, tmp_path)
+    for kind in KINDS:
+        assert write(kind, tmp_path).new == 0
+    assert len(list(WebDatasetReader(tmp_path / "out-*.tar"))) == SAMPLES
+    assert len(list(JsonlReader(tmp_path / "out-*.jsonl"))) == SAMPLES

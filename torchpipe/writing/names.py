@@ -55,12 +55,12 @@ class ShardNames:
     @property
     def manifest(self) -> str:
         """The path of the manifest. No pattern for shards finds it."""
-        return os.path.join(self.folder, f"{self.head}manifest.ndjson")
+        return os.path.join(self.folder, f"{self.head}manifest{self.tail}.ndjson")
 
     @property
     def lock(self) -> str:
         """The path of the file that a run locks while it writes."""
-        return os.path.join(self.folder, f".{self.head}manifest.lock")
+        return os.path.join(self.folder, f".{self.head}manifest{self.tail}.lock")
 
     def shard(self, number: int) -> str:
         """The name of shard ``number``, which begin at 0."""

@@ -51,9 +51,9 @@ def write_shards(
     encodes the samples, as it does for :class:`DataLoader2`; this process writes. ``dtype``: of the tokens in ``.bin``
     files, such as ``"uint16"``. ``schema``: pyarrow's, for parquet; by default as the first 16 MiB of rows are.
 
-    A shard appears whole, on disk, or not at all. The manifest beside them (``out-manifest.ndjson``) has the samples,
-    bytes and SHA-256 of each, and the loader's state behind it; the bytes of all shards are those of a run without
-    interruption, under any number of workers. A run that is finished does nothing.
+    A shard appears whole, on disk, or not at all. The manifest beside them (``out-manifest.tar.ndjson``) has
+    the samples, bytes and SHA-256 of each, and the loader's state behind it; the bytes of all shards are those of a run
+    without interruption, under any number of workers. A run that is finished does nothing.
 
     Raises: ValueError, TypeError for wrong arguments, samples that cannot be encoded, and shards in the folder that no
     manifest tells of; StateMismatchError for a folder that holds the shards of another run (graph, seed, arguments);
