@@ -163,6 +163,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--quick", action="store_true", help="do not start processes to see whether they start")
     doctor.set_defaults(run=_doctor)
+
+    check = commands.add_parser(
+        "check",
+        parents=[common],
+        help="read all records of files before a run does: bad ones, equal keys, lengths, sizes",
+        epilog="Exit code: 0; 1: there are problems; 2: a mistake.",
+    )
+    check.add_argument("files", nargs="+", metavar="FILES", help="paths, in which braces and globs may stand")
+    check.add_argument("--key", metavar="FIELD", help="what no two records have alike (default: __key__ in tar shards)")
+    check.add_argument("--workers", type=_count, metavar="N", help="in N processes (default: one for each core)")
+    check.set_defaults(run=_check)
     return parser
 
 
@@ -232,6 +243,13 @@ def _version() -> str:
         return f"torchpipe {version('torchpipe-data')}"
     except PackageNotFoundError:
         return "torchpipe, not installed"
+
+
+def _check(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.observe.cli.check import check_files
+
+    checked = check_files(options.files, options.key, options.workers)
+    return int(bool(checked.problems)), checked.to_dict() if options.json else str(checked)
 
 
 def _explain(options: argparse.Namespace) -> tuple[int, Any]:

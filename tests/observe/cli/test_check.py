@@ -1,0 +1,118 @@
+"""``torchpipe check`` on data with planted faults of each kind: each is told with its place, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from torchpipe import write_shards
+from torchpipe.iter import IterableWrapper
+from torchpipe.observe.cli.main import main
+
+
+def as_sample(row: dict[str, Any]) -> dict[str, Any]:
+    return {"__key__": f"{row['id']:03d}", "txt": row["text"], "cls": row["id"]}
+
+
+def tokens(row: dict[str, Any]) -> list[int]:
+    return [1] * len(row["text"])
+
+
+def write(folder: Path, kind: str, name: str = "a", first: int = 0) -> None:
+    rows = IterableWrapper([{"id": first + n, "text": "x" * (first + n)} for n in range(10)])
+    graph = rows.map(as_sample) if kind == "tar" else rows.map(tokens) if kind == "bin" else rows
+    dtype = "uint16" if kind == "bin" else None
+    write_shards(graph, folder / f"{name}-{{}}.{kind}", max_samples=5, dtype=dtype)
+
+
+@pytest.fixture
+def checked(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def check(*arguments: str, workers: int = 0) -> tuple[int, Any]:
+        code = main(["check", "--json", "--workers", str(workers), *arguments])
+        out = capsys.readouterr().out
+        return code, json.loads(out) if out else None
+
+    return check
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["tar", "parquet", "jsonl", "jsonl.zst", "bin"])
+def test_good_data(kind: str, workers: int, tmp_path: Path, checked: Any) -> None:
+    write(tmp_path, kind)
+    code, found = checked(f"a-*.{kind}", workers=workers)
+    name = {"tar": "txt", "bin": "tokens"}.get(kind, "text")
+    assert (code, found["problems"], found["files"], found["records"]) == (0, [], 2, 10)
+    assert found["lengths"][name] == {"least": 0, "mean": 4.5, "most": 9}
+    assert found["bytes"] == sum(path.stat().st_size for path in tmp_path.glob(f"a-[01].{kind}"))
+    assert (found["bytes of a row group"] is not None) == (kind == "parquet")
+
+
+def test_bad_records_are_told_with_their_places_and_the_others_read(tmp_path: Path, checked: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 1}\n{"id":\n{"id": 2}\n{"x": 3}\n')
+    code, found = checked("a.jsonl", "--key", "id")
+    first, second = found["problems"]
+    assert (code, found["records"]) == (1, 2)
+    assert first.startswith("a.jsonl, line 2 (byte 10): ValueError: no JSON")
+    assert second == "a.jsonl, line 4 (byte 27): ValueError: it has no field 'id', only x"
+
+
+def test_many_bad_records_are_counted(tmp_path: Path, checked: Any) -> None:
+    (tmp_path / "a.jsonl").write_text("{\n" * 50 + "1\n")
+    _, found = checked("a.jsonl")
+    assert found["records"] == 1
+    assert len(found["problems"]) == 21
+    assert found["problems"][-1] == "a.jsonl: 30 more bad records"
+
+
+@pytest.mark.parametrize("kind", ["tar", "parquet", "jsonl.zst", "bin"])
+def test_files_that_are_cut_off(kind: str, tmp_path: Path, checked: Any) -> None:
+    write(tmp_path, kind)
+    path = tmp_path / f"a-0.{kind}"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3 - 1])
+    code, found = checked(f"a-*.{kind}")
+    assert code == 1
+    assert all(problem.startswith(f"a-0.{kind}") for problem in found["problems"])
+    assert found["problems"][-1].endswith("what is behind that could not be read")
+    assert 5 <= found["records"] < 10
+
+
+def test_equal_keys(tmp_path: Path, checked: Any) -> None:
+    write(tmp_path, "tar")
+    write(tmp_path, "tar", "b", first=8)
+    code, found = checked("*.tar", workers=2)
+    assert code == 1
+    assert found["problems"] == [
+        "record 0 of b-0.tar has the key of record 3 of a-1.tar",
+        "record 1 of b-0.tar has the key of record 4 of a-1.tar",
+    ]
+    pq.write_table(pa.table({"id": [1, 2, 1] * 20}), tmp_path / "c.parquet")
+    _, found = checked("c.parquet", "--key", "id")
+    assert found["problems"][0] == "record 2 of c.parquet has the key of record 0 of c.parquet"
+    assert found["problems"][-1] == "38 more records have the key of another one"
+    assert checked("c.parquet")[0] == 0
+
+
+def test_files_that_are_empty_or_not_there(tmp_path: Path, checked: Any) -> None:
+    (tmp_path / "a.jsonl").write_text("")
+    assert checked("a.jsonl")[1]["problems"] == ["a.jsonl, the file: ValueError: it has no records"]
+    for pattern in ("none-*.jsonl", "none.jsonl"):
+        assert checked(pattern) == (2, None)
+    (tmp_path / "a.xyz").write_text("")
+    assert checked("a.xyz") == (2, None)
+
+
+def test_text_for_people(tmp_path: Path, checked: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "parquet")
+    assert main(["check", "a-*.parquet", "--workers", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("2 files of ")
+    assert lines[0].endswith("10 records")
+    assert lines[2].startswith("bytes of a row group: least ")
+    assert lines[3:] == ["length of text: least 0, mean 4.5, most 9", "ok"]
