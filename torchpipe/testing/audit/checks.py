@@ -211,8 +211,11 @@ class _Audit:
 
     def asked_twice(self) -> None:
         probed = self.run(probe=True)
+        check = "one sample, asked for twice"
         if probed.probed:
-            self.row("one sample, asked for twice", [probed], fault=probed.probed)
+            self.row(check, [probed], fault=probed.probed)
+        elif probed.hung_s:
+            self.left_out(check, f"it did not come in {probed.hung_s:g} s")
 
     def cut_off(self) -> None:
         """Cut off again and again, each time resumed in a new process, from what the one before it saved."""
