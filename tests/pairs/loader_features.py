@@ -163,6 +163,7 @@ FACTORS: dict[str, list[str]] = {
     "in_order": ["yes", "no"],
     "prefetch": ["2", "1", "5"],
     "seeding": ["batch", "torch"],
+    "fetch": ["batches", "samples"],
     "device": ["no", "cpu"],
     "collate": ["torch's", "own"],
     "init": ["no", "tells"],
@@ -322,6 +323,29 @@ REFUSALS: list[Refusal] = [
         text="worker_method='thread'",
     ),
     Refusal(
+        what="`fetch=\"samples\"` with `worker_seeding=\"torch\"`",
+        instead="`worker_seeding=\"batch\"`, the default: then seeds are a sample's",
+        when=lambda row: row["fetch"] == "samples" and row["seeding"] == "torch",
+        error=ValueError,
+        text="fetch='samples' seeds random numbers for each sample",
+    ),
+    Refusal(
+        what="`fetch=\"samples\"` with `autotune`",
+        instead="give the number of workers",
+        when=lambda row: row["fetch"] == "samples" and "one core" in row["way"] + (row["then"] if _resumes(row) else ""),
+        error=ValueError,
+        text="autotune measures batches",
+    ),
+    Refusal(
+        what="`fetch=\"samples\"` with an iterable dataset, with `batch_size=None`, or with a dataset that has "
+        "`__getitems__` or a state of its own",
+        instead="`fetch=\"batches\"`, the default",
+        when=lambda row: row["fetch"] == "samples"
+        and (is_iterable(row) or row["batch"] == "none" or row["dataset"] in ("by many", "stateful")),
+        error=ValueError,
+        text="fetch='samples'",
+    ),
+    Refusal(
         what="worker threads over a dataset with a state of its own",
         instead="worker processes, each of which has a dataset of its own",
         when=lambda row: row["dataset"] in ("stateful", "iterable, position")
@@ -403,6 +427,8 @@ def loader_options(row: Row, way: str | None) -> dict[str, Any]:
         options["collate_fn"] = joined
     if row["seeding"] == "torch":
         options["worker_seeding"] = "torch"
+    if row["fetch"] == "samples":
+        options["fetch"] = "samples"
     if row["dataset"] == "iterable, init":
         options["worker_init_fn"] = divide
     elif row["init"] == "tells":

@@ -43,8 +43,6 @@ def check_arguments(
     if autotune and worker_method == "thread":
         raise ValueError("autotune chooses among worker processes, and worker_method='thread' has none: leave one out")
     check_choice("fetch", fetch, ("batches", "samples"))
-    if fetch == "samples":
-        _check_by_sample(worker_seeding, worker_method, autotune)
     if num_workers > _MOST_WORKERS:
         raise ValueError(f"num_workers={num_workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?")
     if num_workers and prefetch_factor == 0:
@@ -59,6 +57,8 @@ def check_arguments(
             "worker_seeding='torch' goes with persistent_workers=False: torch seeds a persistent worker once, and no "
             "state can say where its generators stand epochs later. worker_seeding='batch' goes with both"
         )
+    if fetch == "samples":
+        _check_by_sample(worker_seeding, worker_method, autotune)
 
 
 def _check_by_sample(worker_seeding: str, worker_method: Any, autotune: object) -> None:
