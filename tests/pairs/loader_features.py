@@ -332,7 +332,8 @@ REFUSALS: list[Refusal] = [
     Refusal(
         what="`fetch=\"samples\"` with `autotune`",
         instead="give the number of workers",
-        when=lambda row: row["fetch"] == "samples" and "one core" in row["way"] + (row["then"] if _resumes(row) else ""),
+        when=lambda row: row["fetch"] == "samples"
+        and "one core" in row["way"] + (row["then"] if _resumes(row) else ""),
         error=ValueError,
         text="autotune measures batches",
     ),

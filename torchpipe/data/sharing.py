@@ -46,6 +46,7 @@ NO_WINDOW = 1 << 30  # messages that a worker may run ahead: whoever deals to it
 
 _PART_NS = 4_000_000  # what a part should take: some thirty times what it costs to deal it and to put it back
 _AT_LEAST = 2  # tasks that a worker has at hand, the one it is at included
+_PARTS_EACH = 4  # of a batch for each worker, as long as nothing is known of its samples
 _LOOK_EACH = 64  # of the batches that are dealt whole, so many lie between two that are not, to be timed
 
 
@@ -90,7 +91,7 @@ class _Pace:
         """Into parts of how many samples a batch of so many is to be cut."""
         if self._workers == 1 or not samples:
             return max(1, samples)
-        alike = -(-samples // self._workers)
+        alike = -(-samples // (_PARTS_EACH * self._workers))
         if not self._samples:
             return alike
         part = int(_PART_NS * self._samples / max(1.0, self._ns))
