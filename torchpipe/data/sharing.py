@@ -10,9 +10,9 @@ stands for the workers to the one, and for whoever deals to the others.
     its last Part comes   Joining               to the one that has sent it, if no other has less to do
     what that makes       the batch             handed out when its turn comes
 
-A part takes some milliseconds, as far as is known of the samples before it: what is quick stays in one piece, and
-travels as batches do without this. Workers are not dealt all that there is, since nobody takes back what waits behind a
-slow sample: enough for as long as the loop was away last time, twice over.
+A part takes some milliseconds for each worker, as far as is known of the samples before it: what is quick stays in one
+piece, and travels as batches do without this. Workers are not dealt all that there is, since nobody takes back what
+waits behind a slow sample: enough for as long as the loop was away last time, twice over.
 
 A part depends on its samples' indices and on the seeds of these alone. So it does not matter to any batch who makes
 what, when, or twice; a worker that dies is dealt again what has not come back. Batches that are dealt and not taken are
@@ -44,7 +44,8 @@ __all__ = ["NO_WINDOW", "SharedBatches", "SharedWorkers"]
 
 NO_WINDOW = 1 << 30  # messages that a worker may run ahead: whoever deals to it decides
 
-_PART_NS = 4_000_000  # what a part should take: some thirty times what it costs to deal it and to put it back
+_PART_NS = 2_500_000  # what a part should take, for each worker: five times what it costs here, where all of them pass
+_AT_HAND_S = 0.01  # what a worker has at hand while the loop waits, and
 _AT_LEAST = 2  # tasks that a worker has at hand, the one it is at included
 _PARTS_EACH = 4  # of a batch for each worker, as long as nothing is known of its samples
 _LOOK_EACH = 64  # of the batches that are dealt whole, so many lie between two that are not, to be timed
@@ -94,7 +95,7 @@ class _Pace:
         alike = -(-samples // (_PARTS_EACH * self._workers))
         if not self._samples:
             return alike
-        part = int(_PART_NS * self._samples / max(1.0, self._ns))
+        part = int(_PART_NS * self._workers * self._samples / max(1.0, self._ns))
         if 2 * part < samples:
             return max(1, part)
         self._whole = (self._whole + 1) % _LOOK_EACH
@@ -195,7 +196,7 @@ class SharedWorkers:
     def _wants_more(self, worker: int) -> bool:
         if len(self._tasks[worker]) < _AT_LEAST:
             return True
-        return self._pace.of(self._loads[worker]) < _PART_NS / 1e9 + 2 * self._away_s
+        return self._pace.of(self._loads[worker]) < _AT_HAND_S + 2 * self._away_s
 
     def _next_part(self, batch: _Batch) -> Part:
         first, size = batch.given, len(batch.indices)
