@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from torchpipe.formats.tables.parquet import ParquetBlocks
 from torchpipe.iter import ArrowReader, ParquetReader
 from torchpipe.testing import check_node
 
@@ -80,3 +81,25 @@ def test_record_batches_are_made_in_parts(tmp_path: Path, table: Path) -> None:
     assert list(ArrowReader(str(path), batch_size=7).map(seen)) == [
         list(range(first, min(first + 7, ROWS))) for first in range(0, ROWS, 7)
     ]
+
+
+def test_a_part_has_as_many_bytes_whether_values_are_stored_as_codes_or_not(tmp_path: Path) -> None:
+    tokens = [[number % 4] * 1000 for number in range(64)]
+    sizes = []
+    for coded in (True, False):
+        path = tmp_path / f"{coded}.parquet"
+        pq.write_table(pa.table({"t": tokens}), path, use_dictionary=coded)
+        blocks = ParquetBlocks(str(path), ["t"], None, False, None, part=False)
+        sizes.append(blocks.row_bytes(0))
+        blocks.close()
+    assert min(sizes) >= 8 * 1000
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_rows_between_nulls_come_and_are_made_a_few_times(form: Any, tmp_path: Path) -> None:
+    path = tmp_path / "nulls.parquet"
+    bad = {0, 1, 511, 700, 1023}
+    numbers = [None if number in bad else number for number in range(1024)]
+    pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), path)
+    graph = ParquetReader(str(path), format=form).on_error("skip", budget=None)
+    assert [int(row["n"]) for row in graph] == [number for number in numbers if number is not None]

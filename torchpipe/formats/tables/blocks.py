@@ -187,10 +187,14 @@ class TableRecords(Records[Any]):
         part = self._chunk.slice(self._row - self._first, _ROWS_AT_ONCE * self.step)
         if self.step > 1:
             part = part.take(list(range(0, part.num_rows, self.step)))
-        try:
-            self._made = self._rows(part)
-        except ValueError:  # of one row in it: the others come, and it raises in its place
-            self._made = self._rows(part.slice(0, 1))
+        while True:
+            try:
+                self._made = self._rows(part)
+                break
+            except ValueError:  # of one row in it: those before it come first, and it raises in its place
+                if part.num_rows == 1:
+                    raise
+                part = part.slice(0, part.num_rows // 2)
         self._made_first = self._row
 
     def _leave_block(self) -> None:
