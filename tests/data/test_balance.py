@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.data.datasets import Numbers
 from torchpipe import Balance, DataLoader
+from torchpipe.data.ranks.share import Share
 from torchpipe.data.ranks.windows import Windows
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.ranks import acting_as
@@ -371,3 +372,93 @@ def test_figures_travel() -> None:
     assert "slowest rank over the mean, by costs, in 17 steps: 1.000 in turn, 1.000 planned" in str(stats)
     assert isinstance(whole._windows, Windows)
     assert BalanceStats(steps=1, shadow=True, slowest_without=1, slowest=1, costs=(CostStats(name="a", ranks=(1,)),))
+
+
+@pytest.mark.usefixtures("alone")
+def test_L4_a_state_from_between_epochs_keeps_the_row_of_its_run() -> None:
+    """After the loop has ended, and after ``set_epoch``: also where another batch size began the run."""
+    small = loader(1)
+    stream = iter(small)
+    for _ in range(36):
+        next(stream)
+    run = loader(12)
+    run.load_state_dict(small.state_dict())
+    list(run)
+    state = run.state_dict()
+    resumed, asked = loader(12), loader(12)
+    resumed.load_state_dict(state)
+    asked.load_state_dict(small.state_dict())
+    asked.set_epoch(1)
+    wanted = [batch.tolist() for batch in run]
+    assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in asked] == wanted
+    for other in (Balance(lengths() + 1, 3), Balance(lengths(), 4), Balance(lengths(), 3, row=5), None):
+        with pytest.raises(StateMismatchError, match="balance="):
+            loader(12, balance=other).load_state_dict(state)
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_a_state_brought_goes_with_the_next_one() -> None:
+    fresh = [row.rows for row in loader(12).rows()]
+    of_other_row, whole = loader(1).state_dict(), loader(12)
+    for state in ({}, loader(12).state_dict()):
+        whole.load_state_dict(of_other_row)
+        assert [row.rows for row in whole.rows()] != fresh
+        whole.load_state_dict(state)
+        assert [row.rows for row in whole.rows()] == fresh
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("size", "row"), [(100, None), (4, 2 * LENGTH)])
+def test_steps_and_rows_of_more_samples_than_there_are(size: int, row: int | None) -> None:
+    options = {"balance": Balance(lengths(), 3, row=row)}
+    whole = loader(size, **options)
+    states = [whole.state_dict(), *(whole.state_dict() for _ in whole), whole.state_dict()]
+    for state in states:
+        loader(size, **options).load_state_dict(state)
+
+
+def test_figures_within_a_window_are_over_the_mean_of_what_they_count() -> None:
+    costs = Balance([1] * 8 + [100] + [1] * 7, 4).costs(16)
+    share = Share(length=16, size=2, rank=0, ranks=2, drop_last=False, uneven="drop")
+    windows = Windows(share, costs, 4, 2, lambda: np.arange(16), shadow=False)
+    for step in range(4):
+        windows.positions(step)
+        stats = windows.stats()
+        assert min(stats.slowest, stats.slowest_without) >= 1.0
+        assert stats.slowest_without == pytest.approx([1, 1, 1.8918918, 1.8608695][step])
+
+
+@pytest.mark.usefixtures("alone")
+def test_sums_of_an_epoch_may_be_larger_than_64_bits() -> None:
+    whole = loader(balance=Balance([10**17] * 200, 8), length=200)
+    list(whole)
+    balance = whole.stats().balance
+    assert balance is not None
+    assert (balance.slowest, balance.costs[0].ranks) == (1.0, (200 * 10**17,))
+
+
+class Endless:
+    """A column that never says that an index is too large."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> int:
+        assert index < 5
+        return index
+
+
+def test_a_column_is_read_up_to_its_length() -> None:
+    assert Balance(Endless()).costs(5).table.ravel().tolist() == list(range(5))
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_shadow_changes_nothing_where_costs_draw_and_datasets_grow() -> None:
+    def epochs(balance: Balance | None) -> list[Any]:
+        torch.manual_seed(0)
+        whole = loader(balance=balance, generator=None)
+        first = [batch.tolist() for batch in whole]
+        whole.dataset.length += 1  # type: ignore[attr-defined]
+        return [first, [batch.tolist() for batch in whole]]
+
+    assert epochs(Balance(lambda _: int(torch.randint(1000, ())), 3, shadow=True)) == epochs(None)

@@ -108,3 +108,12 @@ def test_two_parts_are_even_each() -> None:
     planned, mean = plan(costs, 8, 32, 8), int(costs.sum()) / 32
     assert _slowest(costs, _in_turn(costs, 8, 32)) > 1.8 * mean
     assert _slowest(costs, planned) < 1.1 * mean
+
+
+@pytest.mark.parametrize("scale", [1, 1 << 34])
+def test_large_batches_are_even_and_large_costs_are_swapped_alike(scale: int) -> None:
+    draw = np.random.default_rng(5)
+    costs = np.stack([np.ceil(draw.lognormal(6, 1, 2048)), draw.integers(0, 2048, 2048)], axis=1).astype(np.int64)
+    held = ranks_of(costs * scale, 16)
+    assert np.array_equal(held, ranks_of(costs, 16))
+    assert int(costs[held].sum(axis=1).max(axis=0).sum()) < 1.02 * int(costs.sum()) / 16

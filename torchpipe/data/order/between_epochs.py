@@ -48,7 +48,7 @@ def between_epochs(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
     user has changed them since: a loader that has been used is taken back to there.
     """
     if loader._ranked is not None:
-        return {"seed": loader._ranked.foretell()}
+        return loader._ranked.kept()
     samplers = loader._samplers
     state: dict[str, Any] = {"samplers": samplers.capture(whole=not begun)}
     if samplers.keeps_seed and loader._base_seed is not None:
@@ -81,10 +81,10 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
         keep_division(loader, *division)
     if order is not None and isinstance(sampler, RolloverBatchSampler):
         sampler.carried = list(order["start"]["carried"])  # now: the length counts it
-    if order is not None or state is None:
-        return
-    if loader._ranked is not None:
-        loader._ranked.run_seed = state["seed"]
+    kept = order if order is not None else state
+    if loader._ranked is not None and kept is not None:
+        loader._ranked.take_over(kept)
+    if order is not None or state is None or loader._ranked is not None:
         return
     if "samplers" in state:
         samplers.put(state["samplers"], epochs=True)
@@ -124,6 +124,8 @@ def forget(loader: DataLoader[Any]) -> None:
     """Let the next epoch take over nothing: samplers and datasets are as they were before the first."""
     loader._base_seed, loader._sampler_loaded, loader._sampler_end, loader._lanes = None, False, None, None
     loader._saved_division = None
+    if loader._ranked is not None:
+        loader._ranked.forget_row()
     samplers = loader._samplers
     if isinstance(samplers.sampler, RolloverBatchSampler):
         samplers.sampler.carried = []
@@ -155,7 +157,7 @@ def check_between_epochs(loader: DataLoader[Any], state: Any) -> None:
     if loader._ranked is not None:
         if "seed" not in state:
             raise damaged("it has no seed for the epochs of all ranks")
-        stored_count(state, "seed", MOST_SEED)
+        loader._ranked.check_kept(state)
         return
     if "samplers" not in state:
         raise damaged("it does not say how its samplers stand")

@@ -15,6 +15,7 @@ import torch
 
 from torchpipe.data.ranks.planning import Integers
 from torchpipe.node.validate import check_count
+from torchpipe.randomness.global_random import RandomStates
 
 __all__ = ["Balance", "Cost", "Costs"]
 
@@ -56,8 +57,15 @@ class Balance:
     def costs(self, length: int) -> Costs:
         """Those of a dataset of ``length`` samples. Raises: ValueError for another number, what a function raises."""
         columns = []
-        for name, part in self._parts.items():
-            column = part if isinstance(part, np.ndarray) else _asked(name, part, length)
+        outside = RandomStates.now()
+        try:
+            asked = {
+                name: part if isinstance(part, np.ndarray) else _asked(name, part, length)
+                for name, part in self._parts.items()
+            }
+        finally:
+            outside.put()  # a function may draw: what the run draws next is not to depend on its costs
+        for name, column in asked.items():
             if len(column) != length:
                 raise ValueError(
                     f"the cost {name!r} has {len(column)} numbers, and the dataset {length} samples: give one for each "
@@ -100,12 +108,15 @@ def _column(name: str, given: Any) -> Integers:
         raise TypeError(f"the cost {name!r} is a masked array: fill in what is masked")
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
-    if not isinstance(given, Sized) or isinstance(given, str | bytes):
+    if not isinstance(given, Sized) or isinstance(given, str | bytes) or not hasattr(given, "__getitem__"):
         raise TypeError(
             f"the cost {name!r} is {given!r:.80} of type {type(given).__name__}: give whole numbers by index, as an "
             "array, tensor, list or column, or a function of the index. Costs have to be known before samples are "
             "read: lengths that only reading tells are not exchanged between ranks, so write them into a column first"
         )
+    if not isinstance(given, np.ndarray | list | tuple):
+        column: Any = given
+        given = [column[index] for index in range(len(column))]  # which numpy would ask until an IndexError comes
     found = np.asarray(given)
     if found.ndim != 1:
         raise ValueError(f"the cost {name!r} has shape {found.shape}: give one number for each sample")

@@ -16,11 +16,10 @@ import torch
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from torchpipe.compat.torch_private import gives_batches
-from torchpipe.data.order.samplers import MOST_SEED
 from torchpipe.data.order.sampling import Order, OrderState
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.graph import group_of
-from torchpipe.data.ranks.planned import ResumePoint, check_planned, planned_state, resumed_at
+from torchpipe.data.ranks.planned import ResumePoint, check_planned, check_run, kept_of_run, planned_state, resumed_at
 from torchpipe.data.ranks.share import Share
 from torchpipe.data.ranks.windows import Windows
 from torchpipe.errors import RankError, StateError, StateMismatchError
@@ -136,9 +135,9 @@ class RankedSampler(DistributedSampler[Any]):
         self.balance = balance
         self.costs = None if balance is None else balance.costs(len(dataset))
         if balance is not None and self.costs is not None:
-            self.costs.check_window(balance.window * batch_size * ranks.count)
-        self.row = None if balance is None else balance.row  # else of the run, once it has begun, or of a state
+            self.costs.check_window(min(len(self.costs.table), balance.window * batch_size * ranks.count))
         self.run_seed: int | None = None  # agreed, or of a state
+        self.forget_row()
         self._drawn_from: torch.Generator | None = generator
         self._asked: Any = None
 
@@ -152,6 +151,25 @@ class RankedSampler(DistributedSampler[Any]):
         if asked is not None:
             asked(epoch)
 
+    def forget_row(self) -> None:
+        """As for a run that begins here: windows are planned for ranks that have ``row`` samples in a step."""
+        self.row = (None if self.balance is None else self.balance.row) or self.batch_size
+
+    def kept(self) -> dict[str, Any]:
+        """What the next epoch takes over."""
+        return kept_of_run(self, self.foretell())
+
+    def check_kept(self, kept: dict[str, Any]) -> None:
+        """Raises: StateError, StateMismatchError where :meth:`take_over` may not have it."""
+        check_run(self, kept)
+
+    def take_over(self, kept: dict[str, Any]) -> None:
+        """From a state, which has been checked: within an epoch or between two."""
+        self.run_seed = kept["seed"]
+        self.forget_row()
+        if "balance" in kept:
+            self.row = kept["balance"]["row"]
+
     def foretell(self) -> int:
         """The seed of the run, as far as this rank knows. Nothing is drawn."""
         return self._settled(next_fresh_seed(self._drawn_from)) if self.run_seed is None else self.run_seed
@@ -164,7 +182,8 @@ class RankedSampler(DistributedSampler[Any]):
 
     def share(self, before: int = 0) -> Share:
         length = len(self.dataset)  # type: ignore[arg-type]
-        if self.costs is not None and len(self.costs.table) != length:
+        planned = self.balance is not None and not self.balance.shadow
+        if planned and self.costs is not None and len(self.costs.table) != length:
             raise RuntimeError(
                 f"the dataset has {length} samples, and had {len(self.costs.table)} when the loader was made, with "
                 "their costs: make a new loader, with costs of all of them"
@@ -179,11 +198,11 @@ class RankedSampler(DistributedSampler[Any]):
             before=before,
         )
 
-    def arranged(self, share: Share, row: int, indices: Callable[[], Any]) -> Share | Windows:
+    def arranged(self, share: Share, indices: Callable[[], Any]) -> Share | Windows:
         """What says where this rank's batches stand in the order. ``indices`` gives that, if it is asked."""
-        if self.balance is None or self.costs is None:
+        if self.balance is None or self.costs is None or len(self.costs.table) != share.length:
             return share
-        return Windows(share, self.costs, self.balance.window, row, indices, shadow=self.balance.shadow)
+        return Windows(share, self.costs, self.balance.window, self.row, indices, shadow=self.balance.shadow)
 
     def indices(self, seed: int, epoch: int) -> Any:
         """The order of all samples in ``epoch``."""
@@ -197,7 +216,7 @@ class RankedSampler(DistributedSampler[Any]):
         if self.run_seed is None and self.shuffle:
             raise RuntimeError("the ranks have not agreed on a seed yet: iterate the loader, which lets them")
         share, indices = self.share(), self.indices(self.run_seed or 0, self.epoch)
-        arranged = self.arranged(share, self.row or self.batch_size, lambda: indices)
+        arranged = self.arranged(share, lambda: indices)
         for step in range(share.steps):
             yield from (int(indices[place]) for place in arranged.positions(step))
 
@@ -227,12 +246,12 @@ class _RankedOrder(Order):
         epoch: int | None = None,
     ) -> None:
         super().__init__()
-        before, done, self._row = at
+        before, done = at
         self.number, self._first = number, number - done
         self.base_seed = derive_seed(seed, _BATCHES) >> 1
         self._sampler = sampler
         self._share = sampler.share(before)
-        self.arranged = sampler.arranged(self._share, self._row, self._all)
+        self.arranged = sampler.arranged(self._share, self._all)
         self._seed = seed
         self._batched = batched
         self._indices: Any = None  # once the first batch is asked for
@@ -265,10 +284,9 @@ class _RankedOrder(Order):
         steps = number - self._first
         return {
             "base_seed": self.base_seed,
-            "seed": self._seed,
             "shuffle": self._sampler.shuffle,
             "samples": self._share.after(steps),
-            **planned_state(self._sampler, self._row, self._share, self.arranged, steps),
+            **planned_state(self._sampler, self._seed, self._share, self.arranged, steps),
         }, None
 
 
@@ -278,7 +296,6 @@ def check_ranked(sampler: RankedSampler, state: OrderState) -> None:
         raise StateMismatchError(
             "the state was saved without distributed=True: another order, which does not say what all ranks have had"
         )
-    stored_count(state, "seed", MOST_SEED)
     stored_count(state, "samples", len(sampler.dataset))  # type: ignore[arg-type]
     if type(state.get("shuffle")) is not bool:
         raise damaged("it does not say whether its order is shuffled")
@@ -293,8 +310,6 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     order = None if saved is None else saved.order
     before = 0 if order is None else order["samples"]
     at = resumed_at(sampler, order)
-    if order is not None:
-        sampler.run_seed = order["seed"]
     seeded = sampler.run_seed is not None
     seed = sampler.draw()
     if sampler.num_replicas > 1:
@@ -309,14 +324,14 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             "samples": before,
             "balance": None
             if sampler.costs is None
-            else f"{sampler.balance}, row {at.row}, costs {sampler.costs.digest}",
+            else f"{sampler.balance}, row {sampler.row}, costs {sampler.costs.digest}",
         }
         answers = group_of(loader, sampler.ranks).objects(Talk.BEGIN, (seed, seeded, same))
         for name in same:
             _check_equal(name, {rank: theirs[name] for rank, (_, _, theirs) in enumerate(answers)})
         _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(answers) if fixed or not rank})
         seed = answers[0][0]
-    sampler.run_seed, sampler.epoch, sampler.row = seed, epoch, at.row
+    sampler.run_seed, sampler.epoch = seed, epoch
     left = sampler.share(before)
     if not before and not left.steps:
         raise RankError(
@@ -340,18 +355,16 @@ def order_at(loader: DataLoader[Any], position: Position, epoch: int, first: int
     """
     sampler: RankedSampler = loader.sampler  # type: ignore[assignment]
     saved = position.order if position.epoch == epoch else None
-    seed = sampler.foretell() if position.order is None else position.order["seed"]
     number, before = (0, 0) if saved is None else (position.delivered, saved["samples"])
     at = resumed_at(sampler, saved)
-    row = resumed_at(sampler, position.order).row
     if first < number:
         if sampler.share().after(number) != before:
             raise StateError(
                 f"the {number} batches before this position had {before} samples, and batches of {sampler.batch_size} "
                 f"on {sampler.num_replicas} ranks have others: ask with batch_size and ranks as they were then"
             )
-        number, at = 0, ResumePoint(0, 0, row)
-    order = _RankedOrder(sampler, seed, gives_batches(loader), number, at._replace(row=row), epoch)
+        number, at = 0, ResumePoint(0, 0)
+    order = _RankedOrder(sampler, sampler.foretell(), gives_batches(loader), number, at, epoch)
     order.go_to(first)
     return order
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torchpipe.data.order.samplers import MOST_SEED
 from torchpipe.data.order.sampling import OrderState
 from torchpipe.data.ranks.share import Share
 from torchpipe.data.ranks.windows import Windows
@@ -18,22 +19,32 @@ from torchpipe.state.flat import damaged, shown
 if TYPE_CHECKING:
     from torchpipe.data.ranks.batches import RankedSampler
 
-__all__ = ["ResumePoint", "check_planned", "planned_state", "resumed_at"]
+__all__ = ["ResumePoint", "check_planned", "check_run", "kept_of_run", "planned_state", "resumed_at"]
 
-_PLAN = 1  # another number whenever the same costs lead to another plan
-
-
-def planned_state(sampler: RankedSampler, row: int, share: Share, arranged: Share | Windows, steps: int) -> OrderState:
-    """After ``steps`` of ``share``. Empty where nothing is planned, or the plan is a shadow."""
-    if not isinstance(arranged, Windows) or sampler.balance is None or sampler.balance.shadow:
-        return {}
-    begin, done, has = arranged.position(steps)
-    where = {"begin": begin, "done": done, "has": has, "step": share.whole}
-    return {"balance": {**_identity(sampler), "row": row, **where}}
+_PLAN = 2  # another number whenever the same costs lead to another plan
+_MOST = (1 << 62) - 1
 
 
-def check_planned(sampler: RankedSampler, state: OrderState) -> None:
-    """Raises: StateMismatchError for the state of other windows; StateError for a damaged one."""
+def kept_of_run(sampler: RankedSampler, seed: int) -> dict[str, Any]:
+    """What all epochs of a run have in common: in every state, within an epoch and between two. No ``balance`` where
+    nothing is planned, or the plan is a shadow.
+    """
+    ours = _identity(sampler)
+    return {"seed": seed, **({"balance": ours | {"row": sampler.row}} if ours else {})}
+
+
+def planned_state(sampler: RankedSampler, seed: int, share: Share, arranged: Share | Windows, steps: int) -> OrderState:
+    """:func:`kept_of_run`, and where the windows stand after ``steps`` of ``share``."""
+    kept = kept_of_run(sampler, seed)
+    if isinstance(arranged, Windows) and "balance" in kept:
+        begin, done, has = arranged.position(steps)
+        kept["balance"] |= {"begin": begin, "done": done, "has": has, "step": share.whole}
+    return kept
+
+
+def check_run(sampler: RankedSampler, state: dict[str, Any]) -> None:
+    """Raises: StateMismatchError where :func:`kept_of_run` was that of other windows; StateError if it is damaged."""
+    stored_count(state, "seed", MOST_SEED)
     ours, saved = _identity(sampler), state.get("balance")
     if saved is None or not ours:
         if saved is not None or ours:
@@ -53,9 +64,19 @@ def check_planned(sampler: RankedSampler, state: OrderState) -> None:
             f"the state was saved with another balance=: {told}. Its windows would have other samples: make "
             "the loader as it was when the state was saved, with costs that do not change, or begin a new run"
         )
+    if not _count(saved, "row"):
+        raise damaged("its windows are planned for rows of no samples")
+
+
+def check_planned(sampler: RankedSampler, state: OrderState) -> None:
+    """Raises: as :func:`check_run`, also for where the windows stand."""
+    check_run(sampler, state)
+    saved = state.get("balance")
+    if saved is None:
+        return
     length = len(sampler.dataset)  # type: ignore[arg-type]
-    begin, done, has, _, step = (stored_count(saved, name) for name in ("begin", "done", "has", "row", "step"))
-    if not step or not saved["row"] or begin > state["samples"] or min(length, begin + done * step) < state["samples"]:
+    begin, done, has, step = (_count(saved, name) for name in ("begin", "done", "has", "step"))
+    if not step or begin > state["samples"] or min(length, begin + done * step) < state["samples"]:
         raise damaged(f"{done} steps of a window that begins at {begin} do not lead to {state['samples']}")
     ours_step = sampler.share().whole
     if 0 < done < has and step != ours_step:
@@ -67,24 +88,25 @@ def check_planned(sampler: RankedSampler, state: OrderState) -> None:
 
 
 class ResumePoint(NamedTuple):
-    """A share begins ``begin`` samples into the order; so many of its steps are ``done``; it is planned for ``row``."""
+    """A share begins ``begin`` samples into the order; so many of its steps are ``done``."""
 
     begin: int
     done: int
-    row: int
 
 
 def resumed_at(sampler: RankedSampler, order: OrderState | None) -> ResumePoint:
     """Where a state's ``order`` leads to; None: where an epoch begins."""
-    row = sampler.row or sampler.batch_size
     if order is None:
-        return ResumePoint(0, 0, row)
+        return ResumePoint(0, 0)
     saved: dict[str, Any] | None = order.get("balance")
-    if saved is None:
-        return ResumePoint(order["samples"], 0, row)
-    if saved["step"] == sampler.share().whole:
-        return ResumePoint(saved["begin"], saved["done"], saved["row"])
-    return ResumePoint(order["samples"], 0, saved["row"])
+    if saved is not None and saved["step"] == sampler.share().whole:
+        return ResumePoint(saved["begin"], saved["done"])
+    return ResumePoint(order["samples"], 0)
+
+
+def _count(saved: dict[str, Any], name: str) -> int:
+    """Of steps, or of samples in one: no matter how many the dataset has."""
+    return stored_count(saved, name, _MOST)
 
 
 def _identity(sampler: RankedSampler) -> dict[str, Any]:

@@ -31,6 +31,7 @@ __all__ = ["Integers", "plan", "ranks_of", "steps_of"]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 _ROUNDS = 16  # of swaps, for each part
+_OFFERED = 32  # samples of a rank, in each round
 _EVEN = 32  # one part in so many over the mean is even enough to leave steps alike
 _CLOSE = 1000  # one part in so many over what cannot be undercut is close enough
 
@@ -118,27 +119,31 @@ def _swap(costs: Integers, held: Integers) -> None:
         if not any(helped):
             return
         peaks = loads.max(axis=0)
-        if (peaks[part] - least[part]) * _CLOSE <= least[part]:
+        if (int(peaks[part]) - int(least[part])) * _CLOSE <= int(least[part]):
             helped[part] = False
             continue
         order = np.argsort(-loads[:, part], kind="stable")
         half = ranks // 2
-        helped[part] = bool(_swap_in_pairs(costs, held, loads, part, order[:half], order[::-1][:half])[0])
+        turn = number // parts
+        helped[part] = bool(_swap_in_pairs(costs, held, loads, part, order[:half], order[::-1][:half], turn)[0])
         if not helped[part]:  # the slowest with the first other one that takes something off it
             others = order[:0:-1]
             slowest = np.broadcast_to(order[:1], others.shape)
-            helped[part] = bool(_swap_in_pairs(costs, held, loads, part, slowest, others, one=True).any())
+            helped[part] = bool(_swap_in_pairs(costs, held, loads, part, slowest, others, turn, one=True).any())
 
 
 def _swap_in_pairs(
-    costs: Integers, held: Integers, loads: Integers, part: int, high: Any, low: Any, *, one: bool = False
+    costs: Integers, held: Integers, loads: Integers, part: int, high: Any, low: Any, turn: int, *, one: bool = False
 ) -> npt.NDArray[np.bool_]:
     """In each pair of ranks, the exchange that leaves the least to the one that has more; which pairs did.
 
-    With ``one``, only in the pair where that is least.
+    With ``one``, only in the pair where that is least. In each ``turn`` ranks offer at most _OFFERED samples, others
+    than in the turn before where they have more: so the work grows with the samples, and not with their square.
     """
-    ours, theirs = costs[held[high]], costs[held[low]]
-    size = held.shape[1]
+    stride = -(-held.shape[1] // _OFFERED)
+    offered = held[:, turn % stride :: stride]
+    size = offered.shape[1]
+    ours, theirs = costs[offered[high]], costs[offered[low]]
     less = ours[:, :, None] - theirs[:, None]  # (pairs, sample of high, sample of low, parts)
     ours, theirs = loads[high][:, None, None] - less, loads[low][:, None, None] + less
     more = np.maximum(ours[..., part], theirs[..., part])
@@ -155,6 +160,7 @@ def _swap_in_pairs(
         helps &= pairs == first
     ours_at, theirs_at = np.divmod(best[helps], size)
     difference = less[pairs[helps], ours_at, theirs_at]
+    ours_at, theirs_at = (turn % stride + at * stride for at in (ours_at, theirs_at))
     high, low = high[helps], low[helps]
     loads[high] -= difference
     loads[low] += difference

@@ -8,7 +8,7 @@ plan. A position is where the window begins, and how many steps from there are d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class _Sums:
 
     steps: int
     slowest: tuple[int, int]  # of their slowest ranks, without and with a plan
-    ranks: Integers  # (ranks, parts)
+    ranks: tuple[Any, Any]  # what each has had, (ranks, parts), without and with: Python's integers, of any size
 
 
 class Windows:
@@ -48,8 +48,9 @@ class Windows:
         self._whole_steps = max(0, share.length - share.before) // share.whole
         self._chosen: tuple[int, Integers, Integers] | None = None  # a window's number, its costs, its steps
         self._held: tuple[int, Integers] | None = None  # a step, and which samples of its window each rank has
+        nothing = np.zeros((share.ranks, len(costs.names)), object)
         self._next = 0  # the first step that is not in the sums
-        self._sums = _Sums(0, (0, 0), np.zeros((share.ranks, len(costs.names)), np.int64))
+        self._sums = _Sums(0, (0, 0), (nothing, nothing))
 
     def positions(self, step: int) -> Sequence[int]:
         """Where in the order the samples of this rank's batch stand."""
@@ -79,9 +80,12 @@ class Windows:
 
     def stats(self) -> BalanceStats:
         sums = self._sums
-        loads = sums.ranks.T.tolist()
-        ideal = sum(map(sum, loads)) / self._share.ranks
-        without, planned = (slowest / ideal if ideal else 1.0 for slowest in sums.slowest)
+        # Each over its own mean: until a window ends, its first steps have other samples with a plan than without
+        wholes = [int(loads.sum()) for loads in sums.ranks]
+        without, planned = (
+            slowest * self._share.ranks / whole if whole else 1.0 for slowest, whole in zip(sums.slowest, wholes)
+        )
+        loads = sums.ranks[not self._shadow].T.tolist()
         return BalanceStats(
             steps=sums.steps,
             shadow=self._shadow,
@@ -117,6 +121,6 @@ class Windows:
         in_turn = np.arange(first, first + self._share.whole).reshape(held.shape)
         without, planned = costs[in_turn].sum(axis=1), costs[held].sum(axis=1)
         sums = self._sums
-        slowest = [most + int(loads.max(axis=0).sum()) for most, loads in zip(sums.slowest, (without, planned))]
-        had = sums.ranks + (without if self._shadow else planned)
-        self._sums = replace(sums, steps=sums.steps + 1, slowest=(slowest[0], slowest[1]), ranks=had)
+        slowest = [most + sum(loads.max(axis=0).tolist()) for most, loads in zip(sums.slowest, (without, planned))]
+        had = sums.ranks[0] + without.astype(object), sums.ranks[1] + planned.astype(object)
+        self._sums = _Sums(sums.steps + 1, (slowest[0], slowest[1]), had)
