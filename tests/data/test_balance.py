@@ -452,6 +452,17 @@ def test_a_column_is_read_up_to_its_length() -> None:
     assert Balance(Endless()).costs(5).table.ravel().tolist() == list(range(5))
 
 
+class Labelled(Endless):
+    """As a table's column that was sorted: its ``[]`` goes by labels, its array by places."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.arange(5)[::-1]
+
+
+def test_a_column_that_is_an_array_is_read_as_one() -> None:
+    assert Balance(Labelled()).costs(5).table.ravel().tolist() == [4, 3, 2, 1, 0]
+
+
 @pytest.mark.usefixtures("alone")
 def test_a_shadow_changes_nothing_where_costs_draw_and_datasets_grow() -> None:
     def epochs(balance: Balance | None) -> list[Any]:

@@ -114,7 +114,7 @@ def _column(name: str, given: Any) -> Integers:
             "array, tensor, list or column, or a function of the index. Costs have to be known before samples are "
             "read: lengths that only reading tells are not exchanged between ranks, so write them into a column first"
         )
-    if not isinstance(given, np.ndarray | list | tuple):
+    if not isinstance(given, list | tuple) and not hasattr(given, "__array__"):
         column: Any = given
         given = [column[index] for index in range(len(column))]  # which numpy would ask until an IndexError comes
     found = np.asarray(given)
