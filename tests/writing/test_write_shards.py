@@ -492,7 +492,7 @@ BAD_ROWS: list[tuple[list[Any], str]] = [
     ([{"a": 1}] * 4 + [{"a": True}], "column 'a' cannot be written as int64"),
     ([{"a": "x"}] * 4 + [{"a": 3}], "column 'a' cannot be written as string"),
     ([{"a": [1]}] * 4 + [{"a": [1.5]}], "column 'a' cannot be written as list"),
-    ([{"a": {"b": 1}}] * 4 + [{"a": {"c": 1}}], "a dict has the field 'c'"),
+    ([{"a": {"b": 1}}] * 4 + [{"a": {"c": 1}}], "would come back as"),
     ([{"a": Image.new("RGB", (2, 2))}], "images are encoded to bytes"),
     ([{"a": np.ones((2, 2))}], "column 'a' cannot be written"),
     ([{"a": None}], "column 'a' is empty in the first"),
@@ -638,3 +638,31 @@ def test_kinds_of_one_name_have_a_folder_in_common(tmp_path: Path) -> None:
         assert write(kind, tmp_path).new == 0
     assert len(list(WebDatasetReader(tmp_path / "out-*.tar"))) == SAMPLES
     assert len(list(JsonlReader(tmp_path / "out-*.jsonl"))) == SAMPLES
+
+
+def test_parquet_holds_a_row_as_it_was_when_it_was_given(tmp_path: Path) -> None:
+    def refilled() -> Any:
+        array, grown = np.zeros(2, np.int64), []
+        for number in range(3):
+            array[:] = number
+            grown.append(number)
+            yield {"array": array, "grown": grown}
+
+    done = write_shards(IterableWrapper(refilled(), deepcopy=False), tmp_path / "out-{}.parquet")
+    assert [list(row["array"]) for row in ParquetReader(done.paths)] == [[0, 0], [1, 1], [2, 2]]
+    assert [list(row["grown"]) for row in ParquetReader(done.paths)] == [[0], [0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 1.5], ["a", b"a"], [1.0, True], [{"a": 1}, {"b": 1}], [{1, 2}], [np.ma.array([1], mask=[1])]],
+)
+def test_parquet_refuses_what_would_come_back_as_something_else(values: list[Any], tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        write_shards(IterableWrapper([{"x": value} for value in values]), tmp_path / "out-{}.parquet")
+
+
+@pytest.mark.parametrize("field", ["{:.1f}", "{:x}", "{:+d}", "{:>5}", "{!r}", "{:1.0e}"])
+def test_only_plain_fields_name_shards(field: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one field for the shard's number"):
+        write_shards(IterableWrapper([1]), tmp_path / f"out-{field}.jsonl")

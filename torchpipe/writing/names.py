@@ -34,23 +34,24 @@ class ShardNames:
                 f"shards are written to a local folder, got {text!r:.200}: write them there, and copy each shard that "
                 "the manifest lists"
             )
-        folder, pattern = os.path.split(text)
+        folder, pattern = os.path.split(os.path.abspath(text))
         try:
             parts = list(string.Formatter().parse(pattern))
-            right = [name for _, name, _, _ in parts if name is not None] == [""]
-            right = right and re.search(r"\d", pattern.format(7)) is not None and pattern.format(7) != pattern.format(8)
+            fields = [(name, spec, how) for _, name, spec, how in parts if name is not None]
+            right = len(fields) == 1 and fields[0][::2] == ("", None)
+            right = right and re.fullmatch(r"|(0[1-9][0-9]*)?d", fields[0][1] or "") is not None
         except (ValueError, LookupError) as error:
             raise ValueError(
                 f"path must have one field for the shard's number, such as '{{:05d}}', got {text!r}: {error}"
             ) from error
         if not right:
             raise ValueError(
-                f"path must have one field for the shard's number, such as 'out-{{:05d}}.tar', got {text!r:.200}"
+                f"path must have one field for the shard's number, {{}}, {{:d}} or one as {{:05d}}, got {text!r:.200}"
             )
         field = next(index for index, (_, name, _, _) in enumerate(parts) if name is not None)
         head = "".join(literal for literal, *_ in parts[: field + 1])
         tail = "".join(literal for literal, *_ in parts[field + 1 :])
-        return cls(folder=folder or os.curdir, pattern=pattern, head=head, tail=tail)
+        return cls(folder=folder, pattern=pattern, head=head, tail=tail)
 
     @property
     def manifest(self) -> str:

@@ -19,7 +19,7 @@ _GROUP_BYTES = 1 << 24  # of values in a row group, which a resume reads again
 
 
 def _encode_row(row: Any) -> tuple[int, dict[str, Any]]:
-    """(bytes of its values, the row, tensors as arrays). Raises: TypeError for what is no dict with texts as keys."""
+    """(bytes of its values, a copy of the row). Raises: TypeError for what is no dict with texts as keys."""
     if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
         raise TypeError(
             f"a row for a parquet shard must be a dict of values by their columns' names, got {row!r:.80} of type "
@@ -27,10 +27,25 @@ def _encode_row(row: Any) -> tuple[int, dict[str, Any]]:
         )
     if not row:
         raise ValueError("a row for a parquet shard must have columns, got {}")
-    made = {
-        name: value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value for name, value in row.items()
-    }
+    made = {name: _own(value) for name, value in row.items()}
     return sum(map(_bytes_of, made.values())), made
+
+
+def _own(value: Any) -> Any:
+    """A copy that nobody else changes: rows wait for their group. Raises: TypeError for masked arrays."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy().copy()
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("parquet has no masks of numpy's: give lists, with None where there is no value")
+    if isinstance(value, np.ndarray):
+        return _own(value.tolist()) if value.dtype.hasobject else value.copy()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, Mapping):
+        return {name: _own(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_own(each) for each in value]
+    return value
 
 
 def _bytes_of(value: Any) -> int:
@@ -93,12 +108,10 @@ def _column(name: str, values: list[Any], kind: Any) -> Any:
     """``values`` as an array, of type ``kind`` if there is one. Raises: ValueError for values that it does not hold."""
     pa = import_pyarrow()
     try:
-        found = _found(values)
-        if found is not None and kind in (None, found.type):
-            return found
         made = pa.array(values, kind)
-        if found is not None:
-            _check_kept(found, kind)
+        for given, back in zip(values, made.to_pylist()):
+            if not _is_equal(given, back):
+                raise ValueError(f"{given!r:.80} would come back as {back!r:.80}")
         return made
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
@@ -108,28 +121,22 @@ def _column(name: str, values: list[Any], kind: Any) -> Any:
         ) from error
 
 
-def _found(values: list[Any]) -> Any:
-    """``values`` as an array of the type that they seem to have; None if it takes a schema to say."""
-    pa = import_pyarrow()
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
-
-
-def _check_kept(found: Any, kind: Any) -> None:
-    """Raises: ValueError for what pyarrow would cut off without a word: digits behind the point, fields of dicts."""
-    pa = import_pyarrow()
-    if pa.types.is_struct(found.type) and pa.types.is_struct(kind):
-        for index in range(found.type.num_fields):
-            field = found.type.field(index).name
-            if kind.get_field_index(field) < 0:
-                raise ValueError(f"a dict has the field {field!r}")
-            _check_kept(found.field(index), kind.field(field).type)
-    elif pa.types.is_list(found.type) and hasattr(kind, "value_type"):
-        _check_kept(found.flatten(), kind.value_type)
-    elif pa.types.is_floating(found.type) and pa.types.is_integer(kind):
-        found.cast(kind)
+def _is_equal(given: Any, back: Any) -> bool:
+    """True if what is read back has the values and types of what was given, arrays and numpy's numbers as Python's."""
+    if isinstance(given, np.ndarray | np.generic):
+        given = given.tolist()
+    if isinstance(given, dict):
+        back = dict(back) if isinstance(back, list) else back  # of a map
+        return (
+            isinstance(back, dict)
+            and given.keys() == back.keys()
+            and all(_is_equal(each, back[name]) for name, each in given.items())
+        )
+    if isinstance(given, list | tuple):
+        return isinstance(back, list | tuple) and len(given) == len(back) and all(map(_is_equal, given, back))
+    if not isinstance(given, type(back)) or isinstance(given, bool) != isinstance(back, bool):
+        return False
+    return bool(given == back) or (given != given and back != back)
 
 
 def _is_empty(kind: Any) -> bool:

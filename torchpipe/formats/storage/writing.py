@@ -33,8 +33,12 @@ class Lease:
             self._lock.acquire(timeout=timeout_s, poll_interval=0.02)
         except Timeout:
             return False
-        with open(self.path, "w") as file:
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        try:
+            with open(self.path, "w") as file:
+                file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        except BaseException:
+            self.give_back()
+            raise
         return True
 
     def owner(self) -> str:
