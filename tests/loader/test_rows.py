@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,12 @@ def test_samples_that_look_like_batches_are_samples_and_batches_of_any_class_hav
     assert rows(IterableWrapper([[1, 2], [3, 4]]).batch(2)) == [[[1, 2], [3, 4]]]
     assert rows(IterableWrapper(range(4)).batch(2, wrapper_class=tuple)) == [[0, 1], [2, 3]]
     assert rows(IterableWrapper([(1, "a"), (2, "b")]).batch(2).collate(tuple)) == [[(1, "a"), (2, "b")]]
+    assert rows(IterableWrapper(range(4)).batch(2, wrapper_class=deque)) == [[0, 1], [2, 3]]
+    pair = {"id": [1, 2], "key": [5, 6]}
+    assert rows(IterableWrapper([pair])) == [[pair]]
+    assert rows(IterableWrapper([pair]).batch(1)) == [[pair]]
+    zipped = IterableWrapper(range(4)).batch(2).zip(IterableWrapper("abcd").batch(2))
+    assert rows(zipped) == [[([0, 1], ["a", "b"])], [([2, 3], ["c", "d"])]]
     nested = IterableWrapper(range(5)).batch(2).batch(2)
     assert rows(nested) == [[0, 1, 2, 3], [4]]
     assert rows(nested.filter(lambda batch: len(batch) > 0)) == [[0, 1, 2, 3], [4]]  # made, and thrown away

@@ -32,7 +32,7 @@ from torchpipe.iter import (
 )
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe, inputs_of, is_ours, traits_of, walk
+from torchpipe.node.traits import DataPipe, inputs_of, is_ours, pairs, traits_of, walk
 from torchpipe.node.users_code import node_runs_users_code
 
 __all__ = ["Identities", "Substitutes", "batched_levels"]
@@ -93,7 +93,7 @@ def batched_levels(node: DataPipe) -> int | None:
         return 0
     found = {batched_levels(item) for item in inputs}
     below = found.pop()
-    if found or below is None:
+    if found or below is None or (below and pairs(node)):  # a tuple of batches
         return None
     return below + (type(node) in _GATHER)
 

@@ -82,6 +82,19 @@ class DataRanks:
             return drawn
         return int(_default_store().compare_set(f"torchpipe/seed/{next(_asked)}", "", str(drawn)))
 
+    def check_same(self, what: str, value: str) -> None:
+        """Peers in other groups read the same data, and no group asks them. All processes of a job call this equally
+        often, in step. Raises: RankError if the first of them has another ``value``.
+        """
+        if not self.part:
+            return
+        first = _default_store().compare_set(f"torchpipe/same/{next(_asked)}", "", value).decode()
+        if first != value:
+            raise RankError(
+                f"{what} differ between processes of this job that read the same data: here {value!r}, in another one "
+                f"{first!r}. Does a function rest on what differs between processes (hash() of a text, say)?"
+            )
+
     def meet(self) -> Any:
         """A store for these ranks alone, another one each time: all of them call this equally often."""
         name = f"torchpipe/{hashlib.sha256(repr(self.members).encode()).hexdigest()[:16]}"

@@ -106,16 +106,18 @@ def rows_in(item: Any, keep: Sequence[str], levels: int | None) -> list[Any]:
     """
     if levels == 0:
         return [row_of(item, keep)]
-    if isinstance(item, list | DataChunk) or (levels and isinstance(item, tuple)):
-        return [row for part in item for row in rows_in(part, keep, levels and levels - 1)]
-    row = row_of(item, keep)
-    return list(row) if isinstance(row, list) else [row]
+    several = list | DataChunk if levels is None else Iterable
+    if isinstance(item, several) and not isinstance(item, Mapping | str | bytes | torch.Tensor | np.ndarray):
+        below = None if levels is None else levels - 1
+        return [row for part in item for row in rows_in(part, keep, below)]
+    rows = row_of(item, keep, columns=True)
+    return list(rows) if isinstance(rows, list) else [rows]
 
 
-def row_of(item: Any, keep: Sequence[str]) -> Any:
+def row_of(item: Any, keep: Sequence[str], *, columns: bool = False) -> Any:
     """What a sample is known by: the fields of ``keep``; else those that name one, or itself if it is plain.
 
-    One field is its value, several are a dict; of a batch that was put together already, a list for all its samples.
+    One field is its value, several are a dict; of ``columns``, a batch that was put together, a list for all samples.
     Raises: LookupError for a field that is not there.
     """
     if isinstance(item, Mapping):
@@ -127,7 +129,7 @@ def row_of(item: Any, keep: Sequence[str]) -> Any:
             values = [_plain(item[name]) for name in names]
             if len(values) == 1:
                 return values[0]
-            if all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
+            if columns and all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
                 return [dict(zip(names, row)) for row in zip(*values)]
             return dict(zip(names, values))
     elif keep:

@@ -76,6 +76,8 @@ def ranked_sampler(
                 f"the sampler divides among {sampler.num_replicas} ranks, and distributed= names other ones: leave "
                 "sampler out"
             )
+        if balance not in (None, sampler.balance):
+            raise ValueError("the sampler balances, or does not, and balance= says otherwise: leave sampler out")
         return sampler
     if sampler is not None or batch_sampler is not None:
         raise ValueError(
@@ -312,6 +314,8 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     at = resumed_at(sampler, order)
     seeded = sampler.run_seed is not None
     seed = sampler.draw()
+    if sampler.costs is not None:
+        sampler.ranks.check_same("the costs of balance=", sampler.costs.digest)
     if sampler.num_replicas > 1:
         share = sampler.share(before)
         same = {
