@@ -24,9 +24,13 @@ def rows() -> list[Row]:
     """All pairs; and a row for each refusal that no row of those has: some take three features."""
     found, _ = covering_rows(FACTORS, allowed=allowed, seed=1)
     chance = random.Random(1)
+    exact = [row for row in found if refusal_of(row) is None]
     for refusal in REFUSALS:
         while not any(refusal_of(row) is refusal for row in found):
-            row = {name: chance.choice(levels) for name, levels in FACTORS.items()}
+            row = dict(chance.choice(exact))  # another one refuses most rows that are drawn at random
+            while refusal_of(row) is not refusal and chance.random() < 0.8:
+                name = chance.choice(list(FACTORS))
+                row[name] = chance.choice(FACTORS[name])
             if allowed(row) and refusal_of(row) is refusal:
                 found.append(row)
     return found
