@@ -21,7 +21,7 @@ from tests.data.datasets import Augmented, Counting, FailingAt, Killer, Lines, N
 from tests.exact import exact
 from tests.sources import wait_until
 from torchpipe import DataLoader
-from torchpipe.errors import StateMismatchError, WorkerDiedError
+from torchpipe.errors import NotSerializableError, StateMismatchError, WorkerDiedError
 
 LENGTH = 43
 WAYS: dict[str, dict[str, Any]] = {
@@ -320,16 +320,98 @@ def test_a_loop_that_is_left_and_steps_that_are_passed_over() -> None:
     assert run() == run(num_workers=3)
 
 
-def test_what_cannot_leave_its_process_is_told() -> None:
-    with DataLoader(Unsendable(12), batch_size=4, num_workers=2, fetch="samples", collate_fn=len) as loader:
-        with pytest.raises(Exception, match="leave out fetch='samples'") as caught:
-            next(iter(loader))
-        assert "indices [0, 1, 2, 3]" in str(caught.value)
+@pytest.mark.parametrize("seconds", [0.0, 0.004])  # quick: batches are made whole; slow: in parts
+def test_what_cannot_be_pickled_is_told_of_each_batch(seconds: float) -> None:
+    class Local:
+        """Another class, were it copied along."""
+
+    for item in (threading.Lock(), Local(), Local, lambda: None):
+        with DataLoader(Giving([item], seconds), batch_size=4, num_workers=2, fetch="samples") as loader:
+            stream = iter(loader)
+            for first in range(0, LENGTH, 4):
+                with pytest.raises(NotSerializableError, match="use fetch='batches'") as caught:
+                    next(stream)
+                assert f"dataset[{first}] cannot be pickled" in str(caught.value)
 
 
-class Unsendable(Numbers):
+SENTINEL = object()
+LIST: list[int] = []
+ARRAY = np.zeros(50_000)
+
+
+class Giving(Numbers):
+    """Gives the same objects again and again."""
+
+    def __init__(self, items: list[Any], seconds: float = 0.0) -> None:
+        super().__init__(LENGTH)
+        self.items = items
+        self.seconds = seconds
+
     def __getitem__(self, index: int) -> Any:
-        return threading.Lock()
+        time.sleep(self.seconds)
+        return self.items[index % len(self.items)]
+
+
+def same(samples: list[Any]) -> list[bool]:
+    return [any(sample is item for item in (SENTINEL, LIST, None, Giving)) for sample in samples]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("seconds", [0.0, 0.003])
+def test_samples_are_copies_in_every_batch_however_it_was_cut(workers: int, seconds: float) -> None:
+    data = Giving([SENTINEL, LIST, None, Giving], seconds)
+    with DataLoader(data, batch_size=8, num_workers=workers, fetch="samples", collate_fn=same) as loader:
+        found = [is_it for batch in loader for is_it in batch]
+    assert found == [index % 4 in (2, 3) for index in range(LENGTH)]
+
+
+def changing(samples: list[Any]) -> list[Any]:
+    """Changes each sample, and says what it had found."""
+    found = []
+    for numbers, array in samples:
+        found.append((len(numbers), float(array[0])))
+        numbers.append(1)
+        array += 1
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("seconds", [0.0, 0.003])
+def test_what_collating_changes_is_no_other_samples(workers: int, seconds: float) -> None:
+    data = Giving([(LIST, ARRAY)], seconds)
+    with DataLoader(data, batch_size=8, num_workers=workers, fetch="samples", collate_fn=changing) as loader:
+        assert {pair for _ in range(2) for batch in loader for pair in batch} == {(0, 0.0)}
+
+
+class AnyBatches:
+    """Batches of indices as iterables of any kind."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[Any]:
+        for first in range(0, 40, 8):
+            yield self.make(range(first, first + 8))
+
+
+@pytest.mark.parametrize("make", [iter, set, dict.fromkeys, lambda of: (i for i in of), lambda of: map(int, of)])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}])
+def test_a_batch_of_indices_may_be_any_iterable(make: Any, options: dict[str, Any]) -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Numbers(40), batch_sampler=AnyBatches(make), fetch="samples", collate_fn=list, **options)
+
+    whole = [list(range(first, first + 8)) for first in range(0, 40, 8)]
+    with loader() as first:
+        stream = iter(first)
+        assert [next(stream), next(stream)] == whole[:2]
+        state = first.state_dict()
+    with loader() as other:
+        other.load_state_dict(state)
+        assert list(other) == whole[2:]
+        assert other.item_at(3) == whole[3]
 
 
 def test_figures_count_samples_and_batches() -> None:

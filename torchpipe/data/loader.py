@@ -449,7 +449,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             return None, begin_stream(self, epoch, saved)
         order = begin_ranked(self, epoch, saved) if self.distributed else self._own_order(saved)
         self._sampler_loaded, self._sampler_end, self._base_seed = False, None, order.base_seed
-        by_sample = self.fetch == "samples"
+        order.makes_lists = by_sample = self.fetch == "samples"
         fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn, by_sample=by_sample)
         position = None if saved is None else saved.batches
         if self.num_workers == 0 or not makes:

@@ -26,7 +26,7 @@ from torchpipe.data.fetch import (
     set_worker_info,
 )
 from torchpipe.data.order.samplers import load_into, stands_at
-from torchpipe.data.parts import Samples, make_part, sealed
+from torchpipe.data.parts import make_part
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.epoch import WorkerInfo
@@ -230,9 +230,8 @@ class _FetchIterator(NodeIterator[Any]):
             set_worker_info(_infos.get(worker))  # the process may host others
             try:
                 if fetch.by_sample:
-                    made.append(make_part(task, fetch, collate_fn, partial(states.seed, context.seed, context.epoch)))
-                    if isinstance(made[-1], Samples):
-                        made.append(sealed(made.pop()))
+                    seed = partial(states.seed, context.seed, context.epoch)
+                    made.append(make_part(task, fetch, collate_fn, seed, copies=True))
                 else:
                     if not node.as_torch:
                         states.seed(context.seed, context.epoch, number)

@@ -129,7 +129,7 @@ class SharedWorkers:
     def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
         """These batches are to be made. What is ``over`` is not told: batches are put together after all parts."""
         with self._lock:
-            batches = [_Batch(lane, key, list(indices)) for key, indices in entries]
+            batches = [_Batch(lane, key, indices) for key, indices in entries]
             self._batches[lane].extend(batches)
             self._undealt = deque(sorted((*self._undealt, *batches), key=lambda batch: batch.key))
 

@@ -49,6 +49,7 @@ def item_at(loader: DataLoader[Any], position: Position, step: int, epoch: int |
     """The batch of ``step``. Raises: IndexError if the epoch has none; what making it raises."""
     random = GlobalRandom.at(RandomStates.now())
     order = random.within(partial(_order, loader, position, epoch, step))
+    order.makes_lists = loader.fetch == "samples"
     for indices in _each(order, random):
         if order.number == step + 1:
             make = partial(_made, loader, order, position.epoch if epoch is None else epoch, step, indices)

@@ -71,9 +71,12 @@ class Order(ABC):
 
     def __init__(self) -> None:
         self.number = 0  # of the next batch
+        self.makes_lists = False  # of a batch's indices, which the sampler may give as any iterable
 
     def __next__(self) -> Any:
         indices = self._next()
+        if self.makes_lists:
+            indices = list(indices)
         self.number += 1
         return indices
 
