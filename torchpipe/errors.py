@@ -69,10 +69,12 @@ class WorkerDiedError(TorchpipeError, RuntimeError):
 
     The message names the process, its exit code or signal, the shard, the item index and, where known, the node.
     ``pid`` and ``exitcode`` (negative: the signal) are those of the process that died last, if there was one.
+    ``making``: it is known to have been at an item then.
     """
 
     pid: int | None = None
     exitcode: int | None = None
+    making: bool = False
 
 
 class WorkerError(TorchpipeError, RuntimeError):

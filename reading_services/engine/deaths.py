@@ -61,6 +61,7 @@ class Death:
         """The error for an item or a start that has ended its worker too often, or for a budget that is used up."""
         error = WorkerDiedError(self._error_text(decision, max_restarts))
         error.pid, error.exitcode = self.end.pid, self.end.exitcode
+        error.making = self.num_shards is not None and self.end.lane >= 0 and self.end.begun
         return error
 
     def _error_text(self, decision: Decision, max_restarts: int | None) -> str:

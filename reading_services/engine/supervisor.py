@@ -222,16 +222,19 @@ class Supervisor:
         """How many entries have been dealt to ``lane`` whose items have not arrived."""
         return self._lanes[lane].outstanding
 
-    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
+    def pull_any(
+        self, lanes: Collection[int], timeout_s: float | None = None, waited_s: float = 0.0
+    ) -> tuple[int, Chunk]:
         """(a lane, its next chunk), of whichever of ``lanes`` has one first; the one before it has been used up.
 
         Several threads may pull different lanes. Raises: WorkerDiedError in the chunk if an item keeps ending its
         worker; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s`` in
-        which the workers that are waited for have not made an item again either; what a worker could not start with.
+        which the workers that are waited for have not made an item again either, and of which ``waited_s`` are over;
+        what a worker could not start with.
         """
         began = self._clock()
         with self._calls:
-            found = self._next_arrival(lanes, timeout_s)
+            found = self._next_arrival(lanes, timeout_s, waited_s)
             if isinstance(found, tuple):
                 rebuilt = time.perf_counter()
                 chunk = found[1].open(found[0].shard)
@@ -249,10 +252,10 @@ class Supervisor:
         self._pool.wake()
 
     def _next_arrival(
-        self, lanes: Collection[int], timeout_s: float | None
+        self, lanes: Collection[int], timeout_s: float | None, waited_s: float
     ) -> tuple[ShardLedger, Arrival] | BaseException:
         """(a lane, what has come for it), or what to raise instead."""
-        deadline = None if timeout_s is None else self._clock() + timeout_s
+        deadline = None if timeout_s is None else self._clock() + timeout_s - waited_s
         remade: list[int] | None = None
         with self._lock:
             wanted = [self._lanes[lane] for lane in lanes if lane in self._lanes]

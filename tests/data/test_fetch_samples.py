@@ -21,7 +21,10 @@ from tests.data.datasets import Augmented, Counting, FailingAt, Killer, Lines, N
 from tests.exact import exact
 from tests.sources import wait_until
 from torchpipe import DataLoader
+from torchpipe.data.parts import Joining, Samples
+from torchpipe.data.sharing import SharedWorkers
 from torchpipe.errors import NotSerializableError, StateMismatchError, WorkerDiedError
+from torchpipe.execution.shard import Chunk
 
 LENGTH = 43
 WAYS: dict[str, dict[str, Any]] = {
@@ -211,6 +214,37 @@ def test_a_sample_that_ends_each_worker_is_named_in_its_turn(tmp_path: Path) -> 
     notes = "\n".join(caught.value.__notes__)
     assert "while it made the samples [20]" in notes
     assert "number 3, of [18, 19, 20, 21, 22, 23]" in notes
+
+
+def test_a_worker_that_is_killed_while_idle_is_not_said_to_have_made_a_sample() -> None:
+    with loader_of(Slow(4000), num_workers=2, max_restarts=0) as loader:
+        stream = iter(loader)
+        for _ in range(4):
+            next(stream)
+        wait_until(lambda: all(row.doing == "awaiting input" for row in loader.stats().processes[1:]))
+        os.kill(loader.worker_pids()[0], signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match="while idle") as caught:
+            list(stream)
+    assert not any("while it made" in note for note in caught.value.__notes__)
+
+
+class Stuck(Counting):
+    """Sample 0 takes longer than anybody waits."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(10 if index == 0 else 0.2)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_the_timeout_is_for_the_batch_whatever_else_comes(method: Any, tmp_path: Path) -> None:
+    data = Stuck(64, str(tmp_path))
+    with DataLoader(
+        data, batch_size=8, num_workers=2, fetch="samples", timeout=1, worker_method=method, collate_fn=list
+    ) as loader:
+        with pytest.raises(RuntimeError, match="timed out after 1 seconds"):
+            next(iter(loader))
+        assert len(list(tmp_path.iterdir())) < 2 * 2 * 8 - 8, "the other worker has made all it may before that"
 
 
 def test_deaths_may_be_errors() -> None:
@@ -420,6 +454,58 @@ def test_figures_count_samples_and_batches() -> None:
         rows = {row.name: row for row in loader.stats().nodes}
     assert rows["Slow[...]"].items == LENGTH
     assert rows["drawing"].items == -(-LENGTH // 6)
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_figures_of_workers_are_in_batches_and_without_a_limit_that_is_none(method: Any) -> None:
+    with loader_of(num_workers=2, worker_method=method, collate_fn=list) as loader:
+        stream = iter(loader)
+        for _ in range(4):
+            next(stream)
+        stats = loader.stats()
+        assert 4 <= sum(row.items for row in stats.processes if row.kind != "main") <= 4 + 2 * 2
+        assert {queue.limit for queue in stats.queues} == {None}
+        assert len(list(stream)) == -(-LENGTH // 6) - 4
+
+
+class Together:
+    """Workers whose messages have many parts, but one batch at most. The one that is dealt the first task is stuck."""
+
+    num_workers, rebuild_s = 3, 0.0
+    processes: tuple[Any, ...] = ()
+
+    def __init__(self) -> None:
+        self.tasks: list[list[Any]] = [[] for _ in range(self.num_workers)]
+        self.begun: set[int] = set()
+        self.stuck: int | None = None
+
+    def deal(self, lane: int, entries: Any, *, over: bool = False) -> None:
+        self.stuck = lane if self.stuck is None else self.stuck
+        self.tasks[lane] += entries
+        self.begun |= {task.key for task in entries}
+
+    def pull_any(self, lanes: Any, timeout_s: float | None = None, waited_s: float = 0.0) -> tuple[int, Chunk]:
+        lane = next((lane for lane in lanes if lane != self.stuck), None)
+        if lane is None:
+            raise TimeoutError
+        items: list[Any] = []
+        while self.tasks[lane]:
+            task = self.tasks[lane].pop(0)
+            if isinstance(task, Joining):
+                return lane, Chunk(items=[*items, "a batch"])
+            items.append(Samples([0] * (task.stop - task.first), 1_000_000 * (task.stop - task.first)))
+        return lane, Chunk(items=items)
+
+
+def test_parts_that_come_together_begin_no_more_batches_than_the_window_has() -> None:
+    workers: Any = Together()
+    shared = SharedWorkers(workers, 3, 2)
+    for lane in range(3):
+        shared.deal(lane, [(key, list(range(48))) for key in range(lane, 60, 3)])
+    shared.begin()
+    with pytest.raises(TimeoutError):
+        shared.pull_any([0])
+    assert len(workers.begun) == 3 * 2
 
 
 class ByMany(Numbers):

@@ -130,12 +130,13 @@ class CallThreads:
         self._queues[number].put(call)
         return call
 
-    def wait_first(self, calls: Collection[Call[R]], timeout_s: float | None) -> Call[R]:
+    def wait_first(self, calls: Collection[Call[R]], timeout_s: float | None, waited_s: float = 0.0) -> Call[R]:
         """One of ``calls`` that is done, the first in their order if several are.
 
-        Raises: RuntimeError in torch's words after ``timeout_s``; IteratorInvalidated after :meth:`interrupt`.
+        Raises: RuntimeError in torch's words after ``timeout_s``, of which ``waited_s`` are over; IteratorInvalidated
+        after :meth:`interrupt`.
         """
-        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s - waited_s
         bell = self._bell
         try:
             while True:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.data.assigned import AssignedBatches, Dealing
 from torchpipe.data.fetch import Failure
 from torchpipe.data.parts import Joining, Part, Task
-from torchpipe.errors import add_note
+from torchpipe.errors import WorkerDiedError, add_note
 from torchpipe.execution.shard import Chunk
 from torchpipe.stats.service import ServiceFigures
 
@@ -111,7 +111,7 @@ class SharedWorkers:
     def __init__(self, workers: Dealing, lanes: int, window: int) -> None:
         self._workers = workers
         self._window = window * lanes
-        self._together = 1  # batches that came in one message
+        self._together = 1  # batches that came in the last message; parts are none
         self._begun = 0  # batches of which workers have been dealt anything, and that were not pulled
         self._lock = threading.RLock()  # held while nothing is waited for
         self._batches = [deque[_Batch]() for _ in range(lanes)]  # of each lane, those that were not pulled
@@ -120,6 +120,7 @@ class SharedWorkers:
         self._tasks = [deque[tuple[_Batch, Task]]() for _ in range(lanes)]  # of each worker, dealt and not back
         self._loads = [0] * lanes  # samples in these
         self._live = list(range(lanes))  # workers
+        self._batches_of = [0] * lanes  # of each worker, those that have come from it
         self._pace = _Pace(lanes)
         self._left_at: float | None = None  # when the loop went away with a batch
         self._away_s = 0.0  # for how long it did the last time
@@ -142,11 +143,17 @@ class SharedWorkers:
         """Batches that were dealt and not pulled."""
         return len(self._batches[lane])
 
-    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
-        """(a lane, its next batches), of whichever of ``lanes`` has one first. ``timeout_s``: without anything."""
-        left_at, self._left_at = self._left_at, None
+    def pull_any(
+        self, lanes: Collection[int], timeout_s: float | None = None, waited_s: float = 0.0
+    ) -> tuple[int, Chunk]:
+        """(a lane, its next batches), of whichever of ``lanes`` has one first.
+
+        Raises: RuntimeError after ``timeout_s`` without one, whatever else comes; ``waited_s`` of these are over.
+        """
+        began, left_at, self._left_at = time.perf_counter(), self._left_at, None
         if left_at is not None:
-            self._away_s = time.perf_counter() - left_at
+            self._away_s = began - left_at
+        began -= waited_s
         while True:
             with self._lock:
                 found = next((lane for lane in lanes if self._batches[lane] and self._batches[lane][0].done), None)
@@ -155,7 +162,7 @@ class SharedWorkers:
                     self._left_at = time.perf_counter()
                     return found, self._chunk(self._batches[found])
                 awaited = [worker for worker in self._live if self._tasks[worker]]
-            worker, chunk = self._workers.pull_any(awaited, timeout_s)
+            worker, chunk = self._workers.pull_any(awaited, timeout_s, time.perf_counter() - began)
             with self._lock:
                 self._arrive(worker, chunk)
 
@@ -214,7 +221,7 @@ class SharedWorkers:
 
     def _arrive(self, worker: int, chunk: Chunk) -> None:
         tasks = self._tasks[worker]
-        self._together = max(1, len(chunk.items))
+        whole = 0
         for item in chunk.items:
             batch, task = tasks.popleft()
             self._loads[worker] -= _samples_of(task)
@@ -222,10 +229,13 @@ class SharedWorkers:
                 continue
             if isinstance(task, Joining) or task.is_whole:
                 batch.made.append(item)
+                whole += 1
             else:
                 self._put(batch, task, item)
                 if not batch.missing:
                     self._join(batch, worker)
+        self._together = max(1, whole)
+        self._batches_of[worker] += whole
         if chunk.error is not None:
             self._lose(worker, chunk.error)
 
@@ -254,7 +264,8 @@ class SharedWorkers:
         left, self._loads[worker] = self._tasks[worker], 0
         if left:
             batch, task = left.popleft()
-            if isinstance(task, Part) and not task.is_whole:
+            was_at_it = not isinstance(error, WorkerDiedError) or error.making
+            if was_at_it and isinstance(task, Part) and not task.is_whole:
                 add_note(error, f"torchpipe: while it made the samples {task.indices[task.first : task.stop]!r:.200}")
             batch.error = error
         self._again.extend(left)
@@ -278,9 +289,18 @@ class SharedWorkers:
         return self._workers.processes
 
     def figures(self) -> ServiceFigures:
+        """In batches, though what workers are dealt and send back are tasks. A worker runs ahead without a limit of its
+        own: how many batches are on their way is limited for all of them together.
+        """
         figures = self._workers.figures()
+        processes = tuple(
+            replace(row, items=sum(self._batches_of[lane] for lane in row.shards)) for row in figures.processes
+        )
+        queues = tuple(replace(queue, limit=None) for queue in figures.queues)
         made = {section: tuple(replace(item, produced=0) for item in of) for section, of in figures.made.items()}
-        return replace(figures, made=made)  # what workers produce is no batch: their own steps say how many there were
+        return replace(
+            figures, processes=processes, queues=queues, made=made
+        )  # what workers produce is no batch: their own steps say how many there were
 
     def interrupt(self) -> None:
         self._workers.interrupt()

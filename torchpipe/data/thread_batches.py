@@ -226,12 +226,17 @@ class ThreadWorkers:
     def outstanding(self, lane: int) -> int:
         return len(self._assigned[lane]) + len(self._made[lane])
 
-    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
-        """(which of ``lanes``, its next batch alone). Raises: RuntimeError, in torch's words, after ``timeout_s``."""
+    def pull_any(
+        self, lanes: Collection[int], timeout_s: float | None = None, waited_s: float = 0.0
+    ) -> tuple[int, Chunk]:
+        """(which of ``lanes``, its next batch alone). Raises: RuntimeError, in torch's words, after ``timeout_s``.
+
+        ``waited_s`` of these are over.
+        """
         with self._lock:
             first = {self._made[lane][0]: lane for lane in lanes}
         try:
-            call = self._threads.wait_first(first, timeout_s)
+            call = self._threads.wait_first(first, timeout_s, waited_s)
         except BaseException:
             self.usable = False
             raise
