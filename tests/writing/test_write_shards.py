@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -248,6 +249,13 @@ def test_shards_that_no_manifest_lists_are_refused(tmp_path: Path) -> None:
         write("tar", tmp_path)
 
 
+def test_an_index_that_no_manifest_lists_is_somebodys(tmp_path: Path) -> None:
+    (tmp_path / "out-000.idx").write_bytes(b"somebody's")
+    with pytest.raises(ValueError, match=r"out-000\.idx, and no manifest that lists it"):
+        write("bin", tmp_path)
+    assert (tmp_path / "out-000.idx").read_bytes() == b"somebody's"
+
+
 @pytest.mark.parametrize("change", ["missing", "cut off"])
 def test_a_shard_that_has_changed_is_told_and_the_advice_helps(change: str, tmp_path: Path) -> None:
     write("tar", tmp_path)
@@ -426,6 +434,11 @@ BAD_SAMPLES: list[tuple[Any, str]] = [
     (sample(npy=torch.ones(2, dtype=torch.bfloat16)), "name it .pt"),
     (sample(npz=np.ones(2)), "a dict of arrays"),
     (sample(npz={"x": np.array([None])}), "no arrays of objects"),
+    (sample(npz={"allow_pickle": np.ones(2)}), "choose others"),
+    (sample(npz={"file": np.ones(2)}), "choose others"),
+    (sample(npz={"x": np.ones(2), "x.npy": np.ones(3)}), "choose others"),
+    (sample(npy=np.ma.masked_array([1, 2], mask=[0, 1])), "an array or a tensor, and got"),
+    (sample(png=Image.new("CMYK", (2, 2))), "convert it in the graph"),
     (sample(pt={"x": object()}), "it holds tensors"),
     (sample(xyz=3), "it holds bytes, and got 3"),
     (sample(jpg=Image.new("RGB", (2, 2))), "encode it in the graph"),
@@ -439,6 +452,18 @@ def test_samples_that_no_tar_shard_holds(bad: Any, says: str, tmp_path: Path) ->
     with pytest.raises((TypeError, ValueError), match=says):
         write_shards(IterableWrapper([bad]), tmp_path / "out-{}.tar")
     assert [path.name for path in tmp_path.iterdir()] == ["out-manifest.tar.ndjson"]
+
+
+def animated() -> Any:
+    buffer = io.BytesIO()
+    frames = [Image.new("L", (2, 2), color) for color in (0, 99, 200)]
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    return Image.open(buffer)
+
+
+def test_pictures_of_several_frames_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds one picture, and .* has 3"):
+        write_shards(IterableWrapper("a").map(lambda key: sample(png=animated())), tmp_path / "out-{}.tar")
 
 
 def test_samples_that_a_tar_shard_holds(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _count(value: Any) -> bytes:
 
 
 def _as_array(value: Any) -> Any:
-    if not isinstance(value, np.ndarray | np.generic | torch.Tensor):
+    if not isinstance(value, np.ndarray | np.generic | torch.Tensor) or isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"it holds an array or a tensor, and got {_shown(value)}")
     try:
         return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
@@ -91,7 +91,14 @@ def _arrays(value: Any) -> bytes:
     for each in (arrays := {name: _as_array(each) for name, each in value.items()}).values():
         if each.dtype.hasobject:
             raise ValueError("it holds no arrays of objects")
-    np.savez(buffer, **arrays)
+    try:
+        np.savez(buffer, **arrays)
+    except TypeError as error:
+        raise ValueError(f"numpy cannot keep arrays by these names ({error}): choose others") from error
+    buffer.seek(0)
+    with np.load(buffer) as kept:
+        if sorted(kept.files) != sorted(arrays) or any(name.endswith(".npy") for name in arrays):
+            raise ValueError(f"numpy would keep arrays named {kept.files!r:.100} of {[*arrays]!r:.100}: choose others")
     return buffer.getvalue()
 
 
@@ -113,8 +120,13 @@ def _check_tensors(value: Any) -> None:
 def _picture(value: Any) -> bytes:
     if not hasattr(value, "save") or not hasattr(value, "mode"):
         raise TypeError(f"it holds an image of Pillow's, or bytes, and got {_shown(value)}: see PIL.Image.fromarray")
+    if getattr(value, "n_frames", 1) > 1:
+        raise ValueError(f"it holds one picture, and {_shown(value)} has {value.n_frames}: choose one in the graph")
     buffer = io.BytesIO()
-    value.save(buffer, "PNG")
+    try:
+        value.save(buffer, "PNG")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"PNG does not hold {_shown(value)} ({error}): convert it in the graph") from error
     return buffer.getvalue()
 
 

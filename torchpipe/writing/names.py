@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import string
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -67,8 +68,8 @@ class ShardNames:
         """The name of shard ``number``, which begin at 0."""
         return self.pattern.format(number)
 
-    def numbers_there(self) -> set[int]:
-        """The numbers of the files in the folder that have a shard's name."""
-        name = re.compile(re.escape(self.head) + r"\s*(\d+)" + re.escape(self.tail))
+    def numbers_there(self, tails: Iterable[str]) -> dict[int, str]:
+        """The numbers of the files in the folder that are named as a shard is, with one of ``tails``; and a name."""
+        name = re.compile(re.escape(self.head) + rf"\s*(\d+)(?:{'|'.join(map(re.escape, tails))})")
         found = (name.fullmatch(entry) for entry in os.listdir(self.folder))
-        return {int(match[1]) for match in found if match is not None}
+        return {int(match[1]): match[0] for match in found if match is not None}

@@ -78,7 +78,7 @@ def write_shards(
         loader.seed(run["seed"])
         with _exclusive(names):
             manifest = Manifest(names.manifest)
-            _check_folder(names, manifest)
+            _check_folder(names, kind, manifest)
             _take_up(names, manifest, loader, run, allow_pickle)
             kind.learned, before = manifest.learned, len(manifest.shards)
             if not manifest.finished:
@@ -127,16 +127,14 @@ def _exclusive(names: ShardNames) -> Iterator[None]:
         lease.give_back(remove=True)
 
 
-def _check_folder(names: ShardNames, manifest: Manifest) -> None:
+def _check_folder(names: ShardNames, kind: Kind, manifest: Manifest) -> None:
     """Raises: ValueError for shards of somebody else's; StateError for one that has changed since it was written."""
     count = len(manifest.shards)
-    there = names.numbers_there()
-    foreign = there - set(range(count if manifest.run is None or manifest.finished else count + 1))
+    there = names.numbers_there(each.removeprefix("x") for each in kind.files(f"x{names.tail}"))
+    foreign = there.keys() - set(range(count if manifest.run is None or manifest.finished else count + 1))
     if foreign:
         what = "which it does not list" if manifest.run else "and no manifest that lists it"
-        raise ValueError(
-            f"{names.folder} has {names.shard(min(foreign))}, {what}: write into a new folder, or move it away"
-        )
+        raise ValueError(f"{names.folder} has {there[min(foreign)]}, {what}: write into a new folder, or move it away")
     for line, shard in enumerate(manifest.shards, 2):
         for file in shard.files:
             path = os.path.join(names.folder, file.name)
