@@ -147,7 +147,8 @@ def test_shards_move_from_a_slow_node_to_fast_ones(cluster: Any) -> None:
 
 
 def test_the_plan_and_the_figures_tell_of_actors_and_nodes() -> None:
-    with ray_loader(plain(), 2, 2) as loader:
+    # Of two that may take each other's shards, the quicker one may have had all of them when the other starts
+    with ray_loader(plain(), 2, 2, rebalance=False) as loader:
         assert "2 shards in 2 Ray actors" in loader.explain()
         assert texts(loader) == texts(in_process(plain(), 2))
         stats = loader.stats()

@@ -34,30 +34,44 @@ def covering_rows(
     """
     chance = random.Random(seed)
     names = list(factors)
+    items = sorted((name, level) for name in names for level in factors[name])
+    code = {item: number for number, item in enumerate(items)}
     left = {
-        tuple(sorted(zip(chosen, levels)))
+        tuple(sorted(code[item] for item in zip(chosen, levels)))
         for chosen in itertools.combinations(names, strength)
         for levels in itertools.product(*(factors[name] for name in chosen))
     }
+    partners: dict[tuple[int, ...], int] = {}  # of what is left: all but one of a combination -> the others, as bits
+
+    def change(combination: tuple[int, ...]) -> None:
+        for place, last in enumerate(combination):
+            rest = combination[:place] + combination[place + 1 :]
+            partners[rest] = partners.get(rest, 0) ^ (1 << last)
+
+    for combination in left:
+        change(combination)
     rows: list[Row] = []
     covered = 0
     while left:
-        aim = min(left) if chance.random() < 0.5 else chance.choice(sorted(left))
-        best, gain = None, 0
+        aimed = min(left) if chance.random() < 0.5 else chance.choice(sorted(left))
+        aim = dict(items[number] for number in aimed)
+        best, gain = None, set[tuple[int, ...]]()
         for _ in range(_TRIES):
-            row = _row(factors, names, dict(aim), left, strength, chance)
+            row = _row(factors, names, dict(aim), code, partners, strength, chance)
             if not allowed(row):
                 row = _repaired(factors, names, dict(aim), allowed, chance) or row
             if allowed(row):
-                found = len(tuples_of(row, strength) & left)
-                if found > gain:
+                found = left & set(itertools.combinations(sorted(code[item] for item in row.items()), strength))
+                if len(found) > len(gain):
                     best, gain = row, found
         if best is None:
-            left.discard(aim)
-            continue
-        rows.append(best)
-        covered += gain
-        left -= tuples_of(best, strength)
+            gain = {aimed}
+        else:
+            rows.append(best)
+            covered += len(gain)
+        left -= gain
+        for combination in gain:
+            change(combination)
     return rows, covered
 
 
@@ -65,7 +79,8 @@ def _row(
     factors: Mapping[str, Sequence[str]],
     names: Sequence[str],
     row: Row,
-    left: set[tuple[tuple[str, str], ...]],
+    code: Mapping[tuple[str, str], int],
+    partners: Mapping[tuple[int, ...], int],
     strength: int,
     chance: random.Random,
 ) -> Row:
@@ -75,8 +90,9 @@ def _row(
     for name in others:
         levels = list(factors[name])
         chance.shuffle(levels)
-        known = list(itertools.combinations(sorted(row.items()), strength - 1))
-        gains = [sum(tuple(sorted((*some, (name, level)))) in left for some in known) for level in levels]
+        known = itertools.combinations(sorted(code[item] for item in row.items()), strength - 1)
+        wanted = [partners.get(some, 0) for some in known]
+        gains = [sum(bits >> number & 1 for bits in wanted) for number in (code[name, level] for level in levels)]
         row[name] = levels[gains.index(max(gains))]
     return row
 

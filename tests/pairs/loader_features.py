@@ -34,7 +34,7 @@ from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import Budget
 
-__all__ = ["FACTORS", "LIMITS", "REFUSALS", "Limit", "Refusal", "allowed", "loader_options", "refusal_of"]
+__all__ = ["FACTORS", "LIMITS", "REFUSALS", "Limit", "Refusal", "allowed", "loader_options", "refusals_of"]
 
 LENGTH = 11
 MULTIPROCESSING = SHARDING_PRIORITIES.MULTIPROCESSING
@@ -401,8 +401,9 @@ def _count(way: str) -> int:
     return int(way[0])
 
 
-def refusal_of(row: Row) -> Refusal | None:
-    return next((refusal for refusal in REFUSALS if refusal.when(row)), None)
+def refusals_of(row: Row) -> list[Refusal]:
+    """Each that applies: which of them a loader names first is nothing that a user relies on."""
+    return [refusal for refusal in REFUSALS if refusal.when(row)]
 
 
 def plain_way(row: Row) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from tests.pairs.covering import Row, covering_rows
-from tests.pairs.loader_features import FACTORS, REFUSALS, allowed, refusal_of
+from tests.pairs.loader_features import FACTORS, REFUSALS, allowed, refusals_of
 from tests.pairs.loader_runs import check, name_of
 from tests.pairs.tables import PAGE, with_table
 
@@ -21,17 +21,17 @@ PARTS = 48  # of the rows, so that several processes share them
 
 @cache
 def rows() -> list[Row]:
-    """All pairs; and a row for each refusal that no row of those has: some take three features."""
+    """All pairs; and a row for each refusal that no row of those has alone: some take three features."""
     found, _ = covering_rows(FACTORS, allowed=allowed, seed=1)
     chance = random.Random(1)
-    exact = [row for row in found if refusal_of(row) is None]
+    exact = [row for row in found if not refusals_of(row)]
     for refusal in REFUSALS:
-        while not any(refusal_of(row) is refusal for row in found):
+        while not any(refusals_of(row) == [refusal] for row in found):
             row = dict(chance.choice(exact))  # another one refuses most rows that are drawn at random
-            while refusal_of(row) is not refusal and chance.random() < 0.8:
+            while refusals_of(row) != [refusal] and chance.random() < 0.8:
                 name = chance.choice(list(FACTORS))
                 row[name] = chance.choice(FACTORS[name])
-            if allowed(row) and refusal_of(row) is refusal:
+            if allowed(row) and refusals_of(row) == [refusal]:
                 found.append(row)
     return found
 
@@ -58,4 +58,4 @@ def test_the_documentation_says_what_is_refused() -> None:
 
 def test_each_level_occurs() -> None:
     assert all(any(row[name] == level for row in rows()) for name, levels in FACTORS.items() for level in levels)
-    assert all(any(refusal_of(row) is refusal for row in rows()) for refusal in REFUSALS)
+    assert all(any(refusals_of(row) == [refusal] for row in rows()) for refusal in REFUSALS)
