@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from torchpipe.compat.packages import needs
 from torchpipe.errors import StateError
+from torchpipe.formats.storage.ahead import AheadFile
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.remote import open_url
 from torchpipe.formats.storage.streams import can_seek, close_stream, stamp_of
@@ -91,7 +92,7 @@ def open_up_to(path: str, stop: int | None, storage_options: Mapping[str, Any] |
     """
     if not is_remote(path):
         return io.BufferedReader(_UpTo(open(path, "rb", buffering=0), stop), BUFFER_BYTES)
-    # What is read ahead of the reader is for whoever reads the whole file, and chained file systems may keep files
+    # What fsspec reads ahead is for whoever reads the whole file, and chained file systems may keep files
     ahead = {} if "::" in path else {"cache_type": "none"}
     file = open_url(path, options=storage_options, open_options=ahead)
     return io.BufferedReader(_UpTo(file.detach(), stop), _REMOTE_BYTES)
@@ -103,6 +104,7 @@ class _UpTo(io.RawIOBase):
     def __init__(self, file: Any, stop: int | None) -> None:
         self._file = file
         self.stop = stop
+        self._reads_ahead = isinstance(file, AheadFile)
         self._behind = _BEHIND_BYTES
         self.size = getattr(file, "size", None)  # these three for ``stamp_of``
         self.version = getattr(file, "version", None)
@@ -124,6 +126,8 @@ class _UpTo(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
+        if self._reads_ahead:
+            self._file.stop = self.stop
         most = len(buffer) if self.stop is None else self.stop - self._file.tell()
         if most <= 0:
             most, self._behind = self._behind, 2 * self._behind

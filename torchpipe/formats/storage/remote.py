@@ -1,6 +1,7 @@
 """Files at URLs, by fsspec: opened, listed and written.
 
-Reading is tried again after errors that pass (``retrying``); a stream goes on where it stood.
+Reading is tried again after errors that pass (``retrying``); a stream goes on where it stood. Objects that are read by
+ranges are read ahead (``ahead``), and kept on disk where the options say so (``block_cache``).
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+from torchpipe.formats.storage.ahead import AheadFile
+from torchpipe.formats.storage.options import split_options
 from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, ReopenedFile, attempt, can_seek_back, is_transient
 
 __all__ = ["BUFFER_BYTES", "entries_of", "file_system", "is_there", "open_url", "write_url"]
@@ -16,6 +19,9 @@ __all__ = ["BUFFER_BYTES", "entries_of", "file_system", "is_there", "open_url", 
 BUFFER_BYTES = 1 << 18
 # By which file systems tell one file from another of its name: Google's, S3's and Azure's, the web's, others'.
 _VERSIONS = ("generation", "VersionId", "ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime")
+# Those that no other content has, even one that was written in the same second
+_OF_CONTENT = ("generation", "VersionId", "ETag", "etag")
+_WEB = ("http://", "https://")
 _TEXT = ("encoding", "errors", "newline")
 
 
@@ -23,7 +29,7 @@ def file_system(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any
     """The file system of a URL, or of a local path, and the path in it."""
     import fsspec  # takes a while, and local files do without
 
-    return fsspec.core.url_to_fs(url, **(options or {}))  # type: ignore[no-any-return]
+    return fsspec.core.url_to_fs(url, **split_options(options)[0])  # type: ignore[no-any-return]
 
 
 def open_url(
@@ -37,19 +43,25 @@ def open_url(
 ) -> Any:
     """An open stream of the file at ``url``: buffered, and able to seek, where it is read.
 
-    ``options`` are those of the file system, ``open_options`` of its ``open``, and for text ``encoding``, ``errors``
-    and ``newline``.
+    ``options`` are those of the file system, and torchpipe's three (``storage/options.py``); ``open_options`` those of
+    its ``open``, and for text ``encoding``, ``errors`` and ``newline``.
     """
     rest = dict(open_options or {})
+    reading = split_options(options)[1]
     if set(mode) - set("rbt"):
         system, path = file_system(url, options)
         return system.open(path, mode, **rest)
     text = {name: rest.pop(name) for name in _TEXT if name in rest}
 
-    def open_at(offset: int) -> tuple[Any, int | None, str | None]:
+    tells_content = False  # does the version?
+
+    def open_at(offset: int, more: Mapping[str, Any] = {}) -> tuple[Any, int | None, str | None]:
+        nonlocal tells_content
         system, path = file_system(url, options)
-        file = system.open(path, "rb", **rest)
-        size, version = _size(file), _version(file, url)
+        if reading.cache is not None:
+            system.invalidate_cache(path)  # of listings, which may be older than what is kept on disk
+        file = system.open(path, "rb", **{**rest, **more})
+        size, (version, tells_content) = _size(file), _version(file, url)
         if not offset:
             return file, size, version
         if can_seek_back(file):
@@ -58,7 +70,15 @@ def open_url(
             _pass_over(file, offset)
         return file, size, version
 
-    binary = io.BufferedReader(ReopenedFile(url, open_at, retries), buffer_bytes)
+    of_web = url.lower().startswith(_WEB)  # some of its servers take no ranges, which they say when they are asked
+    file = ReopenedFile(url, open_at, retries, (lambda offset: open_at(offset, {"block_size": 0})) if of_web else None)
+    raw: io.RawIOBase = file
+    # Who chooses how fsspec reads ahead has that
+    chosen = rest.get("cache_type", "none") != "none" or rest.keys() & {"block_size", "cache_options"}
+    if file.has_ranges and not chosen:
+        content = f"{url}\0{file.version}\0{file.size}"
+        raw = AheadFile(file, reading.ahead_bytes, reading.cache if tells_content else None, content)
+    binary = io.BufferedReader(raw, buffer_bytes)
     return binary if "b" in mode else io.TextIOWrapper(binary, **text)
 
 
@@ -71,24 +91,26 @@ def _size(file: Any) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _version(file: Any, url: str) -> str | None:
+def _version(file: Any, url: str) -> tuple[str | None, bool]:
     """What tells this file from another one of its name, if its system says; of the web, also each request asks for
-    that one (RFC 9110, 13.1)."""
-    of_web = url.lower().startswith(("http://", "https://"))
+    that one (RFC 9110, 13.1). And whether another content has surely another one."""
+    of_web = url.lower().startswith(_WEB)
     details = getattr(getattr(file, "r", None), "headers", None) or getattr(file, "details", None)
     if of_web and isinstance(details, dict):  # the file of fsspec's tells its size alone
         details = file.fs.info(file.path)
     if not isinstance(details, Mapping):
-        return None
-    found = next((name for name in _VERSIONS if details.get(name)), None)
+        return None, False
+    # S3 calls the version "null" where versions are not kept
+    found = next((name for name in _VERSIONS if details.get(name) and details[name] != "null"), None)
     if found is None:
-        return None
+        return None, False
     version = str(details[found])
+    is_weak = version.startswith("W/")
     if of_web and isinstance(getattr(file, "kwargs", None), dict):
         name = "If-Unmodified-Since" if found == "Last-Modified" else "If-Match"
-        if not version.startswith("W/"):
+        if not is_weak:
             file.kwargs["headers"] = {**file.kwargs.get("headers", {}), name: version}
-    return version
+    return version, found in _OF_CONTENT and not is_weak
 
 
 def _pass_over(file: Any, count: int) -> None:

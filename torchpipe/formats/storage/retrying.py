@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import io
+import threading
 from collections.abc import Callable
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
+from torchpipe.compat.fsspec_private import range_fetcher
 from torchpipe.node.retries import try_again
 
 __all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "can_seek_back", "is_transient"]
@@ -18,6 +20,7 @@ __all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "can_seek_back", "is_tr
 T = TypeVar("T")
 
 DEFAULT_RETRIES = 3
+OpenAt: TypeAlias = "Callable[[int], tuple[Any, int | None, str | None]]"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
 _ERRNOS = {
     errno.EAGAIN, errno.EBUSY, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH,
@@ -81,19 +84,55 @@ class ReopenedFile(io.RawIOBase):
     another one of the same name (an ETag, a generation), or None. It is called at once, so that a file that is
     missing is found at once. Two such files have offsets of their own, also where what ``open_at`` returns is shared.
 
+    ``open_in_sequence`` does the same for a server that takes no ranges, see :meth:`read_in_sequence`.
+
     Raises: OSError where it has another size or version when it is opened again; EOFError where it ends before its
     size.
     """
 
-    def __init__(self, path: str, open_at: Callable[[int], tuple[Any, int | None, str | None]], retries: int) -> None:
+    def __init__(self, path: str, open_at: OpenAt, retries: int, open_in_sequence: OpenAt | None = None) -> None:
         self.name = path
         self._open_at = open_at
+        self._open_in_sequence = open_in_sequence
         self._retries = retries
         self._offset = 0
         self._size: int | None = None
         self.version: str | None = None
         self._file: BinaryIO | None = None
+        self._opening = threading.Lock()  # for :meth:`fetch`
         attempt(self._opened, f"opening {path}", retries)
+
+    @property
+    def has_ranges(self) -> bool:
+        """True if :meth:`fetch` reads it."""
+        return self._size is not None and range_fetcher(self._file) is not None
+
+    def fetch(self, start: int, stop: int) -> bytes:
+        """The bytes from ``start`` to before ``stop``, in one request. Thread-safe. Raises: as reading."""
+
+        def ask() -> bytes:
+            with self._opening:
+                fetcher = range_fetcher(self._opened())
+            assert fetcher is not None
+            data = self._of_this_file(lambda: fetcher(start, stop))
+            if len(data) != stop - start:
+                raise ConnectionResetError(f"{self.name} gave {len(data)} bytes of {stop - start} from byte {start} on")
+            return data
+
+        return attempt(ask, f"reading {self.name} at byte {start}", self._retries, only_here=True)
+
+    def read_in_sequence(self) -> bool:
+        """From now on, read what the server sends of the whole file; False if there is no way to."""
+        if self._open_in_sequence is None:
+            return False
+        self._drop()
+        self._open_at, self._open_in_sequence = self._open_in_sequence, None
+        return True
+
+    def begin_anew(self) -> None:
+        """In a forked child, whose parent may have been opening it."""
+        self._opening = threading.Lock()
+        self._file = None
 
     @property
     def size(self) -> int | None:
@@ -160,15 +199,7 @@ class ReopenedFile(io.RawIOBase):
             return 0
 
         def read() -> bytes:
-            try:
-                data = self._opened().read(len(buffer))
-            except Exception as error:
-                if _is_other_file(error):
-                    raise OSError(
-                        f"{self.name} is not the file any more that it was when reading began: it was replaced while "
-                        "it was read. Restore it, or begin the epoch anew"
-                    ) from error
-                raise
+            data = self._of_this_file(lambda: self._opened().read(len(buffer)))
             if not data and self._size is not None and len(buffer):
                 raise ConnectionResetError(f"{self.name} ended at byte {self._offset} of {self._size}")
             return data
@@ -177,6 +208,18 @@ class ReopenedFile(io.RawIOBase):
         buffer[: len(data)] = data
         self._offset += len(data)
         return len(data)
+
+    def _of_this_file(self, read: Callable[[], bytes]) -> bytes:
+        """``read()``. Raises: OSError where the server says that the file is another one."""
+        try:
+            return read()
+        except Exception as error:
+            if _is_other_file(error):
+                raise OSError(
+                    f"{self.name} is not the file any more that it was when reading began: it was replaced while it "
+                    "was read. Restore it, or begin the epoch anew"
+                ) from error
+            raise
 
     def close(self) -> None:
         self._drop()

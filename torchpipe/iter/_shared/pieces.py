@@ -12,6 +12,7 @@ from torchpipe.formats.pieces.plan_file import check_plan_file, plan_in_file
 from torchpipe.formats.pieces.undivided import how_to_divide
 from torchpipe.formats.storage.content import check_compression
 from torchpipe.formats.storage.listed import listed, size_of
+from torchpipe.formats.storage.options import check_storage_options
 from torchpipe.formats.storage.paths import expand_paths, is_remote
 from torchpipe.indexed.shuffled import ShuffledKeys, Switched
 from torchpipe.iter._shared.paths import ListedKeys, PathList, local_files
@@ -72,7 +73,7 @@ class FilePieces(Switched[Piece]):
         self.piece_bytes = None if piece_bytes is None else check_count("piece_bytes", piece_bytes, at_least=1)
         self.unit = unit
         self.compression = check_compression(compression)
-        self.storage_options = None if storage_options is None else dict(storage_options)
+        self.storage_options = check_storage_options(storage_options)
         self.own_seed: int | None = None
         self.enabled = _checked_switch(shuffle)
         expanded = paths.paths if isinstance(paths, PathList) else None

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 from torchpipe.formats.pieces.plan import Piece, check_unchanged
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.formats.storage.content import Content, check_compression
+from torchpipe.formats.storage.options import check_storage_options
 from torchpipe.formats.storage.streams import StreamWrapper, can_seek
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
@@ -53,8 +54,8 @@ class FileReader(IterDataPipe[T]):
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
     def __init__(self, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
+        self.storage_options = check_storage_options(storage_options)
         self.source = as_paths(self.form, paths, storage_options)
-        self.storage_options = None if storage_options is None else dict(storage_options)
 
     def piece_of(self, item: object) -> tuple[str, tuple[int, int] | None]:
         """An item as a path, and what to read of the file: from where to where, in ``unit``; None for all of it.

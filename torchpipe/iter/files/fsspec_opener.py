@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchpipe.formats.storage.options import check_storage_options
 from torchpipe.formats.storage.remote import open_url
 from torchpipe.formats.storage.retrying import DEFAULT_RETRIES
 from torchpipe.iter._shared.opening import Opener
@@ -46,7 +47,7 @@ class FSSpecFileOpener(Opener):
         self.mode = mode
         self.kwargs_for_open = dict(kwargs_for_open or {})
         self.retries = check_count("retries", retries, at_least=0)
-        self.kwargs_for_connection = kwargs
+        self.kwargs_for_connection = check_storage_options(kwargs)
 
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, Unseen("what it opens may change unseen"))

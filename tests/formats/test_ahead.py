@@ -1,0 +1,251 @@
+"""Remote files that are read ahead, and kept on disk: the same bytes as without, whatever servers and processes do."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec.asyn
+import pytest
+
+from tests.servers import Page, WebServer, web_server
+from torchpipe.formats.storage import ahead, block_cache, request_threads, retrying
+from torchpipe.formats.storage.block_cache import BlockCache
+from torchpipe.formats.storage.content import open_up_to
+from torchpipe.formats.storage.remote import open_url
+from torchpipe.iter import TextLineReader
+
+fsspec.asyn.get_loop()  # its descriptors stay: no test is to be the one that opens them
+
+MIB = 1 << 20
+CONTENT = random.Random(0).randbytes(5 * MIB + 12_345)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+    monkeypatch.setattr(retrying, "_FIRST_WAIT_S", 0.001)
+    with web_server() as running:
+        running.pages["/a"] = Page(CONTENT, {"ETag": '"1"', "Accept-Ranges": "bytes"})
+        yield running
+    assert request_threads.budget()._taken == 0, "closed files hold bytes"
+
+
+@pytest.mark.parametrize("ahead_bytes", [0, 1, 300_000, 32 * MIB])
+@pytest.mark.parametrize("cached", [False, True])
+def test_whatever_is_read_and_sought_is_what_the_file_has(
+    server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_bytes: int, cached: bool
+) -> None:
+    monkeypatch.setattr(ahead, "PART_BYTES", 1 << 18)
+    options: dict[str, Any] = {"ahead_bytes": ahead_bytes}
+    options |= {"cache_dir": tmp_path, "cache_bytes": 3 * MIB} if cached else {}
+    draw = random.Random(1)
+    for _ in range(2):
+        server.pages["/a"].failures = [*[None] * 12, 503, *[None] * 12, {"after": 3000}] * 4
+        with open_url(f"{server.address}/a", options=options) as file:
+            for _ in range(12):
+                at = file.seek(draw.randrange(len(CONTENT) + 10))
+                for size in [draw.choice([1, 100, 70_000, 700_000]) for _ in range(draw.randrange(8))]:
+                    assert file.read(size) == CONTENT[at : at + size]
+                    at = file.tell()
+                assert file.raw._held <= max(ahead_bytes, 2 * MIB if cached else 1 << 18)
+            file.seek(0)
+            assert file.read() == CONTENT
+    if cached:
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.block")) <= 3 * MIB
+
+
+def test_who_needs_little_asks_for_little(server: WebServer) -> None:
+    with open_url(f"{server.address}/a", buffer_bytes=512) as file:
+        for at in range(0, 5 * MIB, MIB):
+            file.seek(at)
+            file.read(8)
+    assert 0 < server.ranged <= 5 * (1 << 16)
+    server.ranged = 0
+    with open_up_to(f"{server.address}/a", 2 * MIB) as file:
+        file.seek(MIB)
+        assert file.read(MIB + 10) == CONTENT[MIB : 2 * MIB + 10]
+    assert MIB <= server.ranged <= MIB + (1 << 17)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_an_object_that_is_replaced_between_two_ranges_is_never_mixed(
+    server: WebServer, tmp_path: Path, cached: bool
+) -> None:
+    options = (
+        {"cache_dir": tmp_path, "cache_bytes": 99 * MIB, "ahead_bytes": 2 * MIB} if cached else {"ahead_bytes": MIB}
+    )
+    new = bytes(len(CONTENT))
+    with open_url(f"{server.address}/a", options=options) as file:
+        read = file.read(600_000)
+        server.pages["/a"] = Page(new, {"ETag": '"2"', "Accept-Ranges": "bytes"})
+        with pytest.raises(OSError, match="replaced while it was read"):
+            while True:
+                read += file.read(100_000)
+    assert read == CONTENT[: len(read)]
+    for _ in range(2):
+        with open_url(f"{server.address}/a", options=options) as file:
+            assert file.read() == new
+    server.pages["/a"] = Page(CONTENT, {"Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"})  # two in one second have it
+    before = len(list(tmp_path.rglob("*.block")))
+    with open_url(f"{server.address}/a", options=options) as file:
+        assert file.read() == CONTENT
+    assert len(list(tmp_path.rglob("*.block"))) == before
+
+
+def test_an_error_is_raised_where_reading_comes_to_it_and_passes(server: WebServer) -> None:
+    with open_url(f"{server.address}/a", options={"ahead_bytes": 2 * MIB}) as file:
+        assert file.read(1 << 19) == CONTENT[: 1 << 19]
+        server.pages["/a"].status = 403
+        read = bytearray(CONTENT[: 1 << 19])
+        with pytest.raises(Exception, match="403|Forbidden"):
+            while True:
+                read += file.read1(1 << 16)
+        assert read == CONTENT[: len(read)]
+        server.pages["/a"].status = 200
+        assert file.read() == CONTENT[len(read) :]
+
+
+def test_a_server_that_takes_no_ranges_is_read_in_sequence(server: WebServer) -> None:
+    server.pages["/a"] = Page(CONTENT[:MIB], {"ETag": '"1"'}, ranges=False)
+    with open_url(f"{server.address}/a") as file:
+        assert file.read() == CONTENT[:MIB]
+
+
+def test_threads_that_read_files_at_once_and_files_that_are_left_open(server: WebServer) -> None:
+    found: list[bool] = []
+
+    def read(part: int) -> None:
+        with open_url(f"{server.address}/a", options={"ahead_bytes": MIB}) as file:
+            file.seek(part * 300_000)
+            found.append(file.read() == CONTENT[part * 300_000 :])
+
+    threads = [threading.Thread(target=read, args=(part,)) for part in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 12
+    left = open_url(f"{server.address}/a")
+    left.read(1 << 19)
+    del left  # in mid-read, and never closed
+
+
+def test_a_forked_child_goes_on_where_the_file_stood(server: WebServer) -> None:
+    with open_url(f"{server.address}/a") as file:
+        file.read(1 << 19)  # much of the rest is being asked for
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: that is the case
+            pid = os.fork()
+        if not pid:
+            with open("/dev/null", "w") as null:
+                os.dup2(null.fileno(), 2)
+            signal.alarm(20)
+            os._exit(0 if file.read() == CONTENT[1 << 19 :] else 1)
+        assert file.read() == CONTENT[1 << 19 :]
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def of_number(start: int, stop: int) -> bytes:
+    return b"".join(bytes([at // MIB]) * min(MIB, stop - at) for at in range(start, stop, MIB))
+
+
+def fill(folder: Path, ready: Any) -> None:
+    """Read blocks without end, more than there is room for."""
+    cache = BlockCache(str(folder), 10 * MIB)
+    for turn in itertools.count():
+        for at in range(0, 16 * MIB, 2 * MIB):
+            assert cache.read_through("key", at, at + 2 * MIB, of_number) == of_number(at, at + 2 * MIB)
+        if not turn:
+            ready.set()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_cache_that_processes_share_survives_their_deaths(tmp_path: Path) -> None:
+    (tmp_path / "others.block").write_text("of another program")
+    forking = multiprocessing.get_context("fork")
+    for wait_s in (0.0, 0.01, 0.02, 0.03):
+        ready = [forking.Event(), forking.Event()]
+        writers = [forking.Process(target=fill, args=(tmp_path, each), daemon=True) for each in ready]
+        for writer in writers:
+            writer.start()
+        assert all(each.wait(20) for each in ready)
+        writers[0].join(wait_s)
+        for writer in writers:
+            writer.kill()
+            writer.join()
+            assert writer.exitcode == -signal.SIGKILL
+            writer.close()
+    blocks = list(tmp_path.rglob("*.block"))
+    assert 0 < sum(path.stat().st_size for path in blocks) <= 10 * MIB
+    for torn, path in zip((b"", b"torn", blocks[1].read_bytes()[:-1]), blocks[1:]):
+        path.write_bytes(torn)
+    old = blocks[1].parent / "left.new"
+    old.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    cache = BlockCache(str(tmp_path), 10 * MIB)
+    for at in range(0, 16 * MIB, MIB):
+        assert cache.read_through("key", at, at + MIB, of_number) == of_number(at, at + MIB)
+    assert not old.exists()
+    assert (tmp_path / "others.block").exists()
+
+
+def test_a_full_disk_costs_old_blocks_then_the_cache_and_never_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = BlockCache(str(tmp_path), 99 * MIB)
+    room = [6]
+
+    class Full:
+        """A disk on which there is room for some blocks."""
+
+        @staticmethod
+        def mkstemp(*args: Any, **options: Any) -> tuple[int, str]:
+            if len(list(tmp_path.rglob("*.block"))) >= room[0]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return tempfile_module.mkstemp(*args, **options)
+
+    tempfile_module = block_cache.tempfile
+    monkeypatch.setattr(block_cache, "tempfile", Full)
+    for at in range(12):
+        assert cache.read_through("key", at * MIB, at * MIB + MIB, of_number) == bytes([at]) * MIB
+        assert len(list(tmp_path.rglob("*.block"))) <= 6
+    assert not caplog.records
+    room[0] = 0
+    for at in range(20, 24):
+        assert cache.read_through("key", at * MIB, at * MIB + MIB, of_number) == bytes([at]) * MIB
+    (record,) = caplog.records
+    assert str(tmp_path) in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"ahead_bytes": -1}, ValueError, "ahead_bytes"),
+        ({"ahead_bytes": "32MB"}, TypeError, "ahead_bytes"),
+        ({"cache_dir": "{tmp}/x"}, ValueError, "cache_dir and cache_bytes together"),
+        ({"cache_bytes": 1 << 30}, ValueError, "cache_dir and cache_bytes together"),
+        ({"cache_dir": 7, "cache_bytes": 1 << 30}, TypeError, "cache_dir must be a path"),
+        ({"cache_dir": "{tmp}/x", "cache_bytes": 1000}, ValueError, "blocks of 1048576 bytes"),
+        ({"cache_dir": "{tmp}/file", "cache_bytes": 1 << 30}, OSError, "cache_dir='.*file' cannot be used"),
+        ({"cache_dir": "/proc/x", "cache_bytes": 1 << 30}, OSError, "cache_dir='/proc/x' cannot be used"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_when_the_graph_is_made(
+    tmp_path: Path, options: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    given = {
+        name: value.replace("{tmp}", str(tmp_path)) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
+    with pytest.raises(kind, match=words):
+        TextLineReader("s3://bucket/a.txt", storage_options=given)
