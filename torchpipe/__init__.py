@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchpipe.graph.adapters import CacheTimeout, Shuffle
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
     from torchpipe.loader.profiling import profile
+    from torchpipe.state.shared_list import SharedList, shared_list
     from torchpipe.writing.manifest import WrittenShards
     from torchpipe.writing.write import write_shards
 else:
@@ -48,6 +49,7 @@ __all__ = [
     "NodeIterator",
     "ReadingServiceInterface",
     "SeedGenerator",
+    "SharedList",
     "Shuffle",
     "SnapshotPolicy",
     "WorkerInfo",
@@ -58,6 +60,7 @@ __all__ = [
     "iterate",
     "own_random_states",
     "profile",
+    "shared_list",
     "state",
     "write_shards",
 ]

@@ -28,6 +28,8 @@ NAMES: dict[str, dict[str, str]] = {
         "DataLoader2": "torchpipe.loader.dataloader2",
         "DataLoader2Iterator": "torchpipe.loader.dataloader2",
         "profile": "torchpipe.loader.profiling",
+        "SharedList": "torchpipe.state.shared_list",
+        "shared_list": "torchpipe.state.shared_list",
         "WrittenShards": "torchpipe.writing.manifest",
         "write_shards": "torchpipe.writing.write",
     },

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.wrong_arguments.rows import Row, calls
-from torchpipe import DataLoader, DataLoader2, functional_datapipe, profile
+from torchpipe import DataLoader, DataLoader2, functional_datapipe, profile, shared_list
 from torchpipe.export import PrometheusExporter
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.storage.content import check_compression, recompress
@@ -68,6 +68,10 @@ ROWS: list[Row] = [
         ({}, ValueError, "port"),
         *(({"port": value}, ValueError, "port") for value in (-1, 65536)),
         *(({"port": value}, TypeError, "port") for value in (True, "9100")),
+    ),
+    *(
+        ("shared_list: items", partial(shared_list, items), TypeError, word)
+        for items, word in ((3, "items"), ("text", "items"), ({"a"}, "order"), (None, "path"), ([object()], "item 0"))
     ),
     ("check_compression", lambda: check_compression("zip"), ValueError, "compression"),
     ("recompress", lambda: recompress("a", "b.txt"), ValueError, "recompress"),

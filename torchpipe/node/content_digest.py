@@ -36,6 +36,7 @@ import torch
 from torchpipe.compat.torch_datapipes import NOTED_IN_NODES
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, is_ours, node_name, traits_of, walk
+from torchpipe.state.shared_list import SharedList
 
 __all__ = ["Files", "Unseen", "describe_content"]
 
@@ -159,6 +160,8 @@ class _Digests:
             return _join(kind.__name__, sorted(self.of(item, files) for item in value))
         if isinstance(value, Unseen):
             return self._of_unseen(value, kind)
+        if isinstance(value, SharedList):
+            return _join("list", (self.of(item, files) for item in value))
         if isinstance(value, Files):
             return _join("files", (_leaf("path", path, _stamp(path, any_kind=True)) for path in value.paths))
         if isinstance(value, os.PathLike):

@@ -27,6 +27,7 @@ import enum
 import fractions
 import functools
 import hashlib
+import itertools
 import operator
 import os
 import re
@@ -42,6 +43,7 @@ import torch
 from torchpipe.node.containers import DEEP
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import callable_name, is_node
+from torchpipe.state.shared_list import SharedList
 
 __all__ = ["MOST_BYTES", "MOST_PARTS", "describe", "describe_bound", "describe_data", "names_below", "opened_in"]
 
@@ -75,7 +77,8 @@ _AS_PRINTED = (
     types.UnionType,
 )
 _SIMPLE = (*_AS_PRINTED, str, np.ndarray, np.generic, torch.Tensor, enum.Enum, os.PathLike, slice, re.Pattern)
-_ROWS = (list, tuple, set, frozenset, collections.deque)
+_ROWS = (list, tuple, set, frozenset, collections.deque, SharedList)
+_SAMPLES = (list, tuple, dict, SharedList)
 _MAPPINGS = (dict, types.MappingProxyType)
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _PRINTED = {  # classes of other packages whose text is all that they are
@@ -141,7 +144,7 @@ class _Description:
     def data(self, value: Any, most: int = _SAMPLED) -> str:
         if not self.bound and not isinstance(value, range):
             return _sized(value)
-        if type(value) in (list, tuple, dict):
+        if type(value) in _SAMPLES:
             return self._within(value, lambda held: self._sample(held, most))
         if _is_dataclass(value) and not callable(value):
             return self._within(value, lambda held: _call(held, _fields(held), lambda part: self.data(part, most)))
@@ -191,9 +194,9 @@ class _Description:
         return ", ".join(map(self.of, values))
 
     def _container(self, value: Any) -> str:
-        kind = type(value)
+        kind = _as_list(type(value))
         if len(value) > self.left:
-            return self._sample(value, _SAMPLED) if kind in (list, tuple, dict) else _sized(value)
+            return self._sample(value, _SAMPLED) if kind in _SAMPLES else _sized(value)
         self.left -= len(value)
         if isinstance(value, _MAPPINGS):
             shown = ", ".join([f"{self.of(key)}: {self.of(item)}" for key, item in value.items()])
@@ -222,7 +225,7 @@ class _Description:
                 parts = list(map(repr, names_below(items)))
             else:
                 parts = [self.data(item, _SAMPLED_WITHIN) for item in items]
-        return _short(f"{callable_name(type(value))}[{len(value)}]({', '.join(parts)})")
+        return _short(f"{callable_name(_as_list(type(value)))}[{len(value)}]({', '.join(parts)})")
 
     def _array(self, value: Any) -> str:
         about = f"{callable_name(type(value))}({_dtype(value.dtype)}, {value.shape}"
@@ -358,7 +361,7 @@ def _is_plain(value: Any, around: list[int]) -> bool:
     if value is None or isinstance(value, _SIMPLE) or callable(value) or is_node(value) or _is_printed(value):
         return True
     if isinstance(value, _ROWS + _MAPPINGS):
-        first = list(value.values() if isinstance(value, _MAPPINGS) else value)[:_SAMPLED]
+        first = itertools.islice(value.values() if isinstance(value, _MAPPINGS) else value, _SAMPLED)
         return id(value) in around or all(_is_plain(item, [*around, id(value)]) for item in first)
     return _is_plain_object(value, around)
 
@@ -409,8 +412,13 @@ def _positions(length: int, most: int) -> list[int]:
     return [number * (length - 1) // (most - 1) for number in range(most)]
 
 
+def _as_list(kind: type) -> type:
+    """A shared list is what a list of its items is: a run may go on with either."""
+    return list if kind is SharedList else kind
+
+
 def _sized(value: Any) -> str:
-    name = callable_name(type(value))
+    name = callable_name(_as_list(type(value)))
     if not isinstance(value, Sized):
         return name
     try:

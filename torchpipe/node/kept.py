@@ -36,6 +36,7 @@ from torchpipe.state import decode, encode
 from torchpipe.state.codec import opaque_notes
 from torchpipe.state.flat import damaged, shown
 from torchpipe.state.kinds import kind_of
+from torchpipe.state.shared_list import SharedList
 
 __all__ = ["Kept", "Saved", "kept_of"]
 
@@ -372,6 +373,8 @@ def _is_larger(value: Any, nbytes: int) -> bool:
         kind = type(item)
         if isinstance(item, torch.Tensor | np.ndarray):
             taken += item.nbytes
+        elif kind is SharedList:  # of any size: nobody can change it
+            return True
         elif kind in (str, bytes, bytearray):
             taken += len(item)
         elif kind in (*_ROWS, *_DICTS, set, frozenset):
@@ -397,8 +400,9 @@ def _sampled(value: Any, most: int) -> Any:
             return str(value.dtype), tuple(value.shape), [str(value[tuple(map(int, index))]) for index in indices]
         except Exception:  # sparse ones, say
             return kind.__name__, tuple(value.shape)
-    if kind in (list, tuple, deque):
-        return kind.__name__, len(value), [_sampled(value[index], 4) for index in _even(len(value), most)]
+    if kind in (list, tuple, deque, SharedList):
+        name = "list" if kind is SharedList else kind.__name__
+        return name, len(value), [_sampled(value[index], 4) for index in _even(len(value), most)]
     if kind in (str, bytes, bytearray):
         return kind.__name__, len(value), [value[index : index + 16] for index in _even(len(value), most)]
     if kind in _DICTS:

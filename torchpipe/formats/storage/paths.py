@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import itertools
+import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.storage.remote import file_system
+from torchpipe.state.shared_list import SharedList, shared_list
 
 __all__ = ["MOST_NAMES", "expand_braces", "expand_paths", "is_remote"]
 
@@ -84,13 +86,13 @@ def _split(inner: str) -> list[str]:
     return parts
 
 
-def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | None = None) -> Sequence[str]:
     """The files that ``paths`` names: one path or several, in which braces and globs may stand, URLs too.
 
-    What exists under the very name is that file. Globs give sorted names, and ``**`` goes down. ``what`` is who asks,
-    for errors; ``storage_options`` are fsspec's. Raises: TypeError for other paths; FileNotFoundError for a local
-    file that is missing and a glob that finds nothing; ValueError without any path, and for a file that two different
-    texts name.
+    What exists under the very name is that file. Globs give sorted names, and ``**`` goes down. Those of a shared list
+    are one. ``what`` is who asks, for errors; ``storage_options`` are fsspec's. Raises: TypeError for other paths;
+    FileNotFoundError for a local file that is missing and a glob that finds nothing; ValueError without any path, and
+    for a file that two different texts name.
     """
     given: Iterable[Any] = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Iterable) or isinstance(given, bytes | dict | set | frozenset):
@@ -108,6 +110,8 @@ def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | Non
             every.append(one)
     if not every:
         raise ValueError(f"{what} needs at least one path, got none")
+    if isinstance(paths, SharedList):
+        return paths if len(every) == len(paths) and all(map(operator.eq, every, paths)) else shared_list(every)
     return tuple(every)
 
 

@@ -15,6 +15,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name, stream_arguments, traits_of, walk
+from torchpipe.state.shared_list import SharedList
 
 __all__ = ["ListedKeys", "PathList", "Paths", "as_paths", "local_files", "made_of_files", "named_files"]
 
@@ -91,7 +92,7 @@ def named_files(datapipe: Any) -> Files | Unseen:
     named: list[str] = []
     for node in walk(datapipe):
         data: Any = vars(node).get("iterable")
-        if type(data) in (list, tuple):
+        if type(data) in (list, tuple, SharedList):
             named += [os.fsdecode(item) for item in data if isinstance(item, str | os.PathLike)]
         elif not (traits_of(node).selects or getattr(node, "names_files", False)):
             return Unseen(f"named by {node_name(node)}, and known only once that has named them")
