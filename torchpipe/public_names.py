@@ -111,6 +111,7 @@ NAMES: dict[str, dict[str, str]] = {
         "InMemoryCacheHolder": "torchpipe.map.in_memory_cache",
         "IterToMapConverter": "torchpipe.map.iter_to_map",
         "Mapper": "torchpipe.map.mapper",
+        "MDSFile": "torchpipe.map.mds_file",
         "SequenceWrapper": "torchpipe.map.sequence_wrapper",
         "Shuffler": "torchpipe.map.shuffler",
         "TFRecordFile": "torchpipe.map.tfrecord_file",

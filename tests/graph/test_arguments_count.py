@@ -261,7 +261,7 @@ NOT_LOOKED_AT = {
     **dict.fromkeys(
         ("ShardingRoundRobinDispatcher", "Concater", "Multiplexer", "MultiplexerLongest", "Zipper"), "inputs alone"
     ),
-    **dict.fromkeys(("TFRecordFile", "TokenFile"), "files"),
+    **dict.fromkeys(("MDSFile", "TFRecordFile", "TokenFile"), "files"),
 }
 """Nodes without rows, by what they are of. Any other node of the library must have rows."""
 

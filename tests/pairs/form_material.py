@@ -24,6 +24,7 @@ import torch
 
 from tests.formats.test_tfrecord import WRITTEN
 from tests.iter.archives.test_rar_loader import write_rar
+from tests.map.test_mds_file import numbered, write_mds
 from tests.state.fuzz_graphs import safe
 from tests.state.fuzz_nodes import connect, write_csv, write_json_lines, write_lines, write_table, write_tar, write_zip
 from torchpipe import NodeIterator
@@ -103,6 +104,8 @@ def write_files(folder: Path, first: int = 0) -> None:
     for place, name in enumerate(("txt", "more txt")):
         _write_with_bad_records(folder / "bad", name, 10 * (first + place))
     np.save(folder / "tokens.npy", np.arange(first, first + 61, dtype=np.uint16))
+    write_mds(folder / "mds", numbered(9 + first), compression="zstd")
+    write_mds(folder / "more mds", numbered(7 + first))
     with connect(folder / "rows.sqlite") as database:
         database.execute("create table if not exists rows (a integer primary key, b text)")
         database.execute("delete from rows")

@@ -35,7 +35,7 @@ from torchpipe.iter import (
     TextLineReader,
     TFRecordReader,
 )
-from torchpipe.map import SequenceWrapper, TFRecordFile, TokenFile
+from torchpipe.map import MDSFile, SequenceWrapper, TFRecordFile, TokenFile
 
 __all__ = ["FORMS", "LEFT_OUT", "NUMBERS", "Branches", "Form", "Kind", "Model", "fewer"]
 
@@ -154,6 +154,7 @@ _FAMILIES = {
     "FileLister": "PathList",
     "TokenFile": "SequenceWrapper",
     "TFRecordFile": "SequenceWrapper",
+    "MDSFile": "SequenceWrapper",
 }
 """Forms over the same code: in ``make test``, one of them counts for all. ``make pairs`` makes the pairs of each."""
 
@@ -292,6 +293,8 @@ _source("HuggingFaceReader", "dict", lambda n: HuggingFaceReader(user.rows(n)), 
 _source("TokenFile", "map of array", lambda n: TokenFile("tokens.npy", 5 + n), 10, traits="files")
 _source("TFRecordFile", "map of other",
         lambda n: TFRecordFile(["tfrecord/2.*", "more tfrecord/0.*"][n % 2], parse=n < 2), 6, traits="files")
+_source("MDSFile", "map of dict", lambda n: MDSFile(["mds", "more mds"][n % 2], ["n", "text"][n // 2 :]), 8,
+        traits="files")
 _source("own source", "int", lambda n: Numbers(11 + n), 12)
 
 # --- one item at a time

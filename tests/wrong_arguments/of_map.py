@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tests.wrong_arguments.rows import Row
-from torchpipe.map import SequenceWrapper, TokenFile
+from torchpipe.map import MDSFile, SequenceWrapper, TokenFile
 
 __all__ = ["FORMS", "NODES"]
 
@@ -33,6 +33,9 @@ FORMS: list[Row] = [
 FILE: Callable[..., Any] = partial(TokenFile, __file__)
 NODES: list[Row] = [
     ("SequenceWrapper: sequence", lambda: SequenceWrapper(iter([1])), TypeError, "sequence"),  # type: ignore[arg-type]
+    ("MDSFile: columns", lambda: MDSFile(".", "n"), TypeError, "columns"),
+    ("MDSFile: images", lambda: MDSFile(".", images="jpg"), ValueError, "images"),
+    ("MDSFile: max_bytes", lambda: MDSFile(".", max_bytes=-1), ValueError, "max_bytes"),
     ("TokenFile: offset", partial(FILE, dtype="uint8", offset=-1), ValueError, "offset"),
     ("TokenFile: length", partial(FILE, 1 << 40, dtype="uint8"), ValueError, "length"),
     ("TokenFile: step", partial(FILE, dtype="uint8", step=3), ValueError, "step"),

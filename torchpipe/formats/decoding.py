@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from torchpipe.compat.packages import needs
 
-__all__ = ["IMAGES", "decoders"]
+__all__ = ["IMAGES", "as_images", "check_images", "decoders", "picture"]
 
 IMAGES = ("pil", "rgb8", "torchrgb8", None)
 _IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "ppm", "pgm", "pbm", "pnm", "tif", "tiff")
@@ -36,19 +37,43 @@ def _tensors(content: bytes) -> Any:
     return torch.load(io.BytesIO(content), weights_only=True)
 
 
-def _picture(content: bytes) -> Any:
+def picture(content: bytes) -> Any:
+    """Pillow's image of an encoded one, decoded. Raises: ImportError without Pillow, OSError for damaged ones."""
     Image = needs("PIL.Image", "decoding images (images=None leaves them as bytes)", "pillow")
     image = Image.open(io.BytesIO(content))
     image.load()  # a damaged file is an error here, not later
     return image
 
 
-def _rgb(content: bytes) -> Any:
-    return np.array(_picture(content).convert("RGB"))
+def _same(image: Any) -> Any:
+    return image
 
 
-def _torch_rgb(content: bytes) -> torch.Tensor:
-    return torch.from_numpy(_rgb(content).transpose(2, 0, 1).copy())
+def _rgb(image: Any) -> Any:
+    return np.array(image.convert("RGB"))
+
+
+def _torch_rgb(image: Any) -> torch.Tensor:
+    return torch.from_numpy(_rgb(image).transpose(2, 0, 1).copy())
+
+
+_MADE: dict[str, Callable[[Any], Any]] = {"pil": _same, "rgb8": _rgb, "torchrgb8": _torch_rgb}
+
+
+def as_images(images: str) -> Callable[[Any], Any]:
+    """A function of Pillow's image: that, a uint8 array of (height, width, 3), a uint8 tensor of (3, height, width)."""
+    return _MADE[images]
+
+
+def check_images(images: str | None) -> str | None:
+    """``images``. Raises: ValueError unless it is one of ``IMAGES``."""
+    if images not in IMAGES:
+        raise ValueError(f"images must be one of {', '.join(map(repr, IMAGES))}, got {images!r}")
+    return images
+
+
+def _decoded(images: str, content: bytes) -> Any:
+    return _MADE[images](picture(content))
 
 
 def decoders(images: str | None, handlers: Mapping[str, Callable[[bytes], Any]]) -> dict[str, Callable[[bytes], Any]]:
@@ -60,7 +85,6 @@ def decoders(images: str | None, handlers: Mapping[str, Callable[[bytes], Any]])
     table |= dict.fromkeys(("txt", "text", "transcript"), _text)
     table |= dict.fromkeys(_NUMBER_ENDINGS, int)
     table |= dict.fromkeys(("pt", "pth"), _tensors)
-    by_name: dict[Any, Any] = {"pil": _picture, "rgb8": _rgb, "torchrgb8": _torch_rgb}
     if images is not None:
-        table |= dict.fromkeys(_IMAGE_ENDINGS, by_name[images])
+        table |= dict.fromkeys(_IMAGE_ENDINGS, partial(_decoded, images))
     return table | {ending.lower().lstrip("."): function for ending, function in handlers.items()}

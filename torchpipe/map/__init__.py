@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torchpipe.map.in_memory_cache import InMemoryCacheHolder
     from torchpipe.map.iter_to_map import IterToMapConverter
     from torchpipe.map.mapper import Mapper
+    from torchpipe.map.mds_file import MDSFile
     from torchpipe.map.sequence_wrapper import SequenceWrapper
     from torchpipe.map.shuffler import Shuffler
     from torchpipe.map.tfrecord_file import TFRecordFile
@@ -25,6 +26,7 @@ __all__ = [
     "Concater",
     "InMemoryCacheHolder",
     "IterToMapConverter",
+    "MDSFile",
     "MapDataPipe",
     "Mapper",
     "SequenceWrapper",

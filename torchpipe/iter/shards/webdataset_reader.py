@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.decoding import IMAGES, decoders
+from torchpipe.formats.decoding import check_images, decoders
 from torchpipe.formats.samples import TarSamples, check_endings
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import ContentReader
@@ -59,13 +59,11 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(datapipe, compression, storage_options)
-        if images not in IMAGES:
-            raise ValueError(f"images must be one of {', '.join(map(repr, IMAGES))}, got {images!r}")
         for ending, function in (handlers or {}).items():
             check_function(f"the handler of {ending!r}", function)
         self.endings = check_endings(extensions)
         self.decodes = bool(decode)
-        self.images = images
+        self.images = check_images(images)
         self.handlers = dict(handlers or {})
 
     def records(self, item: Any) -> TarSamples:
