@@ -130,7 +130,7 @@ def _decoder(encoding: str, images: str | None) -> Callable[[bytes], Any]:
     raise ValueError(f"the encoding {encoding!r} is not known")
 
 
-class Columns:
+class _Columns:
     """What the samples of a shard are made of: a function of their bytes. ``wanted`` names the columns to decode."""
 
     def __init__(
@@ -184,7 +184,7 @@ class Shard:
     raw_bytes: int
     stored_bytes: int
     compression: str | None
-    columns: Columns
+    columns: _Columns
 
 
 def mds_index(
@@ -199,7 +199,7 @@ def mds_index(
     path = _below(folder, "index.json")
     with open_stored(path, options) as file:
         content = file.read()
-    kept: dict[str, Columns] = {}
+    kept: dict[str, _Columns] = {}
     try:
         index = json.loads(content)
         if index["version"] != 2:
@@ -211,11 +211,11 @@ def mds_index(
     for (name, stored, compression), entry in zip(entries, index["shards"]):
         described = json.dumps([entry[f"column_{what}"] for what in ("names", "encodings", "sizes")])
         if described not in kept:
-            kept[described] = Columns(name, entry, wanted, images)
+            kept[described] = _Columns(name, entry, wanted, images)
         raw = entry["raw_data"]["bytes"]
         shards.append(Shard(name, entry["samples"], raw, stored, compression, kept[described]))
         if not is_remote(name):
-            check_size(shards[-1], os.path.getsize(name))
+            _check_size(shards[-1], os.path.getsize(name))
     return shards, content
 
 
@@ -253,7 +253,7 @@ def _below(folder: str, name: str) -> str:
     return f"{first.rstrip('/')}/{name}{chain}{rest}"
 
 
-def check_size(shard: Shard, size: int | None) -> None:
+def _check_size(shard: Shard, size: int | None) -> None:
     """Raises: ValueError, naming it, unless the file has as many bytes as the index says."""
     if size is not None and size != shard.stored_bytes:
         what = "cut off" if size < shard.stored_bytes else "another one than the index means"
@@ -289,10 +289,10 @@ class Shards:
             return _sample(shard, number, lambda begin, count: content[begin : begin + count])
         if not is_remote(shard.path):
             with open(shard.path, "rb", buffering=0) as file:
-                check_size(shard, os.fstat(file.fileno()).st_size)
+                _check_size(shard, os.fstat(file.fileno()).st_size)
                 return _sample(shard, number, partial(_read, file))
         with self._lock:
-            return _sample(shard, number, partial(_read, self._opened(shard)))
+            return _sample(shard, number, self._opened(shard))
 
     def _decompressed(self, shard: Shard) -> bytes:
         with self._lock:  # held while one is made: threads that want the same one wait for it
@@ -308,7 +308,7 @@ class Shards:
     def _read_whole(self, shard: Shard) -> bytes:
         stored = Content(shard.path, shard.compression, self._options)
         try:
-            check_size(shard, None if stored.stamp is None else stored.stamp[0])  # type: ignore[arg-type]
+            _check_size(shard, None if stored.stamp is None else stored.stamp[0])  # type: ignore[arg-type]
             content: bytes = stored.read(shard.raw_bytes + 1)
         finally:
             stored.close()
@@ -319,15 +319,17 @@ class Shards:
             )
         return content
 
-    def _opened(self, shard: Shard) -> Any:
-        file = self._files.pop(shard.path, None)
+    def _opened(self, shard: Shard) -> Callable[[int, int], bytes]:
+        """A function that reads it from a byte on: samples in order without a step back, their places once."""
+        file, head = self._files.pop(shard.path, (None, b""))
         if file is None:
             file = open_stored(shard.path, self._options)
-            check_size(shard, getattr(getattr(file, "raw", None), "size", None))
+            _check_size(shard, getattr(getattr(file, "raw", None), "size", None))
+            head = file.read(4 * (shard.samples + 2))
             if len(self._files) >= _OPEN:
-                self._files.popitem(last=False)[1].close()
-        self._files[shard.path] = file
-        return file
+                self._files.popitem(last=False)[1][0].close()
+        self._files[shard.path] = file, head
+        return lambda begin, count: head[begin : begin + count] if begin < len(head) else _read(file, begin, count)
 
 
 def _read(file: Any, begin: int, count: int) -> bytes:
