@@ -10,6 +10,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from torchpipe.map import TokenFile
 
 FORK = multiprocessing.get_context("fork")
 SAMPLES = 60
+MANIFEST = "out-manifest.jsonl.ndjson"
 KINDS = ("tar", "parquet", "jsonl", "jsonl.zst", "bin")
 
 
@@ -92,6 +94,22 @@ def killed_at(point: int, folder: Path, work: Callable[[], Any]) -> None:
 
     sys.addaudithook(hook)
     work()
+
+
+def cut_off_at(number: int, kind: str, folder: Path) -> None:
+    """A run that was killed when it began shard ``number``."""
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and f".out-{number:03d}" in str(arguments[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        sys.addaudithook(hook)
+        write(kind, folder)
+
+    child = forked(work)
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -213,12 +231,11 @@ def test_max_bytes_ends_a_shard_with_the_sample_that_reaches_it(tmp_path: Path) 
 def test_the_folder_of_another_run_is_refused(
     change: dict[str, Any], named: str, finished: bool, tmp_path: Path
 ) -> None:
-    write("tar", tmp_path)
-    if not finished:
-        manifest = tmp_path / "out-manifest.tar.ndjson"
-        manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:3]))
-        for name in ("out-002.tar", "out-003.tar"):
-            (tmp_path / name).unlink()
+    if finished:
+        write("tar", tmp_path)
+    else:
+        cut_off_at(2, "tar", tmp_path)
+        (tmp_path / ".out-manifest.tar.lock").unlink()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     options: dict[str, Any] = {"graph": graph("tar"), "seed": 3, "max_samples": 16, **change}
     with pytest.raises(StateMismatchError, match="holds the shards of another run") as caught:
@@ -260,39 +277,47 @@ def test_an_index_that_no_manifest_lists_is_somebodys(tmp_path: Path) -> None:
 def test_a_shard_that_has_changed_is_told_and_the_advice_helps(change: str, tmp_path: Path) -> None:
     write("tar", tmp_path)
     expected = contents(tmp_path)
-    shard, manifest = tmp_path / "out-001.tar", tmp_path / "out-manifest.tar.ndjson"
+    shard = tmp_path / "out-001.tar"
     if change == "missing":
         shard.unlink()
     else:
         os.truncate(shard, 512)
-    with pytest.raises(StateError, match=r"out-001\.tar is .* before line 3") as caught:
+    with pytest.raises(StateError, match=r"out-001\.tar is .* put it back \(a run into another folder writes the same"):
         write("tar", tmp_path)
-    assert "cut " in str(caught.value)
-    manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:2]))
-    for name in ("out-001.tar", "out-002.tar", "out-003.tar"):
-        (tmp_path / name).unlink(missing_ok=True)
-    assert write("tar", tmp_path).new == 3
+    write("tar", tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "out-001.tar", shard)
+    assert write("tar", tmp_path).new == 0
+    assert contents(tmp_path) == expected
+    shard.unlink()
+    with pytest.raises(StateError, match="or remove .*, and call write_shards again, which begins anew"):
+        write("tar", tmp_path)
+    for path in tmp_path.glob("out-*"):
+        path.unlink()
+    assert write("tar", tmp_path).new == 4
     assert contents(tmp_path) == expected
 
 
-def test_a_manifest_that_is_cut_off_anywhere(tmp_path: Path) -> None:
-    write("jsonl", tmp_path)
-    expected = contents(tmp_path)
-    manifest = tmp_path / "out-manifest.jsonl.ndjson"
-    whole = manifest.read_bytes()
-    ends = [index for index, byte in enumerate(whole) if byte == ord("\n")]
-    for cut in [0, 5, ends[0] - 1, ends[0], ends[0] + 1, ends[2] - 3, ends[-1]]:
-        for path in tmp_path.iterdir():
-            path.unlink()
-        listed = whole[:cut].count(b"\n") - 1
-        for name in sorted(expected)[: max(listed, 0)]:
-            (tmp_path / name).write_bytes(expected[name])
-        manifest.write_bytes(whole[:cut])
-        write("jsonl", tmp_path)
-        assert contents(tmp_path) == expected
-        assert [without_state(line) for line in manifest.read_bytes().splitlines()] == [
-            without_state(line) for line in whole.splitlines()
-        ]
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_the_last_line_of_the_manifest_is_cut_off_anywhere(shards: int, tmp_path: Path) -> None:
+    """As by a crash while it was written; with one that stands for another state, nothing goes on."""
+    write("jsonl", tmp_path / "whole")
+    expected, lines = contents(tmp_path / "whole"), (tmp_path / "whole" / MANIFEST).read_bytes().splitlines()
+    cut_off_at(shards, "jsonl", tmp_path / "cut")
+    *before, last = (tmp_path / "cut" / MANIFEST).read_bytes().splitlines(keepends=True)
+    for cut in (0, 1, len(last) // 2, len(last) - 1, len(last)):
+        folder = tmp_path / f"cut {cut}"
+        shutil.copytree(tmp_path / "cut", folder)
+        (folder / MANIFEST).write_bytes(b"".join([*before, last[:cut]]))
+        write("jsonl", folder)
+        assert contents(folder) == expected
+        assert list(map(without_state, (folder / MANIFEST).read_bytes().splitlines())) == list(
+            map(without_state, lines)
+        )
+    if shards == 3:
+        (tmp_path / "cut" / MANIFEST).write_bytes(b"".join(before[:-1]))
+        (tmp_path / "cut" / "out-002.jsonl").unlink()
+        with pytest.raises(StateError, match="state1 is not the state behind the 1 shards .* begins anew"):
+            write("jsonl", tmp_path / "cut")
 
 
 def without_state(line: bytes) -> Any:
@@ -308,7 +333,7 @@ def test_a_manifest_that_is_damaged(tmp_path: Path) -> None:
         manifest.write_bytes(b"".join([*lines[:number], b'{"x": 1}\n', *lines[number + 1 :]]))
         with pytest.raises(StateError, match=f"damaged in line {number + 1}"):
             write("jsonl", tmp_path)
-    manifest.write_bytes(lines[0].replace(b'"torchpipe_shards": 1', b'"torchpipe_shards": 99'))
+    manifest.write_bytes(lines[0].replace(b'"torchpipe_shards": 2', b'"torchpipe_shards": 99'))
     with pytest.raises(StateError, match="version 99"):
         write("jsonl", tmp_path)
 
@@ -330,6 +355,8 @@ def test_an_error_of_the_graph_leaves_whole_shards_alone(workers: int, tmp_path:
             reading_service=service,
         )
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".out-manifest.jsonl.state0",
+        ".out-manifest.jsonl.state1",
         "out-0.jsonl",
         "out-1.jsonl",
         "out-manifest.jsonl.ndjson",
@@ -370,23 +397,38 @@ def as_a_guest(folder: Path, said: Any) -> None:
     if os.geteuid() == 0:
         os.setuid(65534)
     try:
-        write("tar", folder)
+        said.write(str(write("tar", folder)))
     except OSError as error:
         said.write(f"{type(error).__name__} {error}")
-        said.flush()
+    said.flush()
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shards", "says"),
+    [
+        (0, "PermissionError .*Permission denied.* can be written to, and call write_sh"),
+        (2, "PermissionError .*Permission denied.* can be written to, and call write_sh"),
+        (4, ".* were all there: nothing was done"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_to(shards: int, says: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="call write_shards again"):
         write("tar", tmp_path / "file" / "folder")
-    with tempfile.TemporaryDirectory() as folder, open(tmp_path / "said", "w+") as said:
+    with tempfile.TemporaryDirectory() as name, open(tmp_path / "said", "w+") as said:
+        folder = Path(name)
+        if shards == 4:
+            write("tar", folder)
+        elif shards:
+            cut_off_at(shards, "tar", folder)
+            (folder / ".out-manifest.tar.lock").unlink()
+        before = sorted(os.listdir(folder))
         os.chmod(folder, 0o555)
-        child = forked(partial(as_a_guest, Path(folder), said))
+        child = forked(partial(as_a_guest, folder, said))
         child.join()
         said.seek(0)
-        assert re.match("PermissionError .*Permission denied.* can be written to, and call write_sh", said.read())
-        assert os.listdir(folder) == []
+        assert re.match(says, said.read())
+        assert sorted(os.listdir(folder)) == before
 
 
 def test_two_runs_at_once(tmp_path: Path) -> None:
@@ -529,7 +571,7 @@ BAD_ROWS: list[tuple[list[Any], str]] = [
 def test_rows_that_no_parquet_shard_holds(rows: list[Any], says: str, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         write_shards(IterableWrapper(rows), tmp_path / "out-{}.parquet", max_samples=4)
-    assert not list(tmp_path.glob(".*")), "nothing half-written"
+    assert not list(tmp_path.glob(".*.part")), "nothing half-written"
 
 
 def test_rows_of_a_schema(tmp_path: Path) -> None:
@@ -646,7 +688,7 @@ def test_the_manifest_is_json_and_knows_every_shard(tmp_path: Path) -> None:
         "path": "out-{:03d}.tar", "max_bytes": 1 << 30, "max_samples": 16, "seed": 3,
     }  # fmt: skip
     assert [shard["files"][0]["name"] for shard in shards] == [f"out-00{number}.tar" for number in range(4)]
-    assert [shard["state"]["delivered"] for shard in shards] == [16, 32, 48, 0], "behind the last is epoch 1"
+    assert all(re.fullmatch("[0-9a-f]{64}", shard["state"]) for shard in shards)
     assert end == {"finished": True, "shards": 4, "samples": 60}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = ["PartFile", "sync_folder", "telling"]
+__all__ = ["PartFile", "part_of", "sync_folder", "telling"]
 
 
 @contextmanager
@@ -38,10 +38,9 @@ class PartFile(io.RawIOBase):
     """
 
     def __init__(self, path: str) -> None:
-        folder, name = os.path.split(path)
         self.path = path
         self.size = 0
-        self._part = os.path.join(folder, f".{name}.part")
+        self._part = part_of(path)
         self._digest = hashlib.sha256()
         with telling(path):
             self._file: Any = open(self._part, "wb", buffering=1 << 20)
@@ -82,6 +81,12 @@ class PartFile(io.RawIOBase):
             self._file.close()
         with suppress(OSError):
             os.unlink(self._part)
+
+
+def part_of(path: str) -> str:
+    """The path that a file has until it is whole."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.part")
 
 
 def sync_folder(folder: str) -> None:

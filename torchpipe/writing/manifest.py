@@ -1,26 +1,31 @@
 """The manifest of a run: what each shard holds, and where the run goes on behind it.
 
 A line of JSON for the run, one for each shard that is whole, one for the end. Lines are only ever added, each once what
-it tells of is on disk; a last line without its end was cut off by a crash, and counts as none. States are base64 of
-their bytes.
+it tells of is on disk; a last line without its end was cut off by a crash, and counts as none.
+
+The first line has the loader's state before the first sample, which says what graph it is, with its bytes in base64.
+The state behind a shard, which may be large, is in one of two files beside the manifest, in turn: the line of the shard
+has its digest, and while the next one is written the last one stays as it is. They go when the run has finished.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.writing.files import sync_folder, telling
+from torchpipe.writing.files import PartFile, sync_folder, telling
 
 __all__ = ["Manifest", "Shard", "ShardFile", "WrittenShards"]
 
-_VERSION = 1
+_VERSION = 2
+_ANEW = "remove it and its shards, and call write_shards again, which begins anew"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +86,18 @@ class WrittenShards:
 class Manifest:
     """The manifest at ``path``, read; ``run`` is None where none has been begun. Raises: StateError if it is damaged.
 
-    ``state``: the loader's behind the last shard; ``learned``: what the shards' kind had learned there.
+    ``states``: the files of the states behind shards, in turn. ``first_state``: the loader's before the first sample;
+    ``learned``: what the shards' kind had learned behind the last one.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, states: Sequence[str]) -> None:
         self.path = path
         self.run: dict[str, Any] | None = None
         self.shards: list[Shard] = []
-        self.state: dict[str, Any] = {}
+        self.first_state: dict[str, Any] = {}
         self.learned = ""
+        self._states = states
+        self._digest = ""  # of the last shard's state
         self.finished = False
         self._end = 0  # in bytes, of the last whole line
         try:
@@ -102,8 +110,8 @@ class Manifest:
                 self._take(json.loads(line))
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise StateError(
-                    f"{path} is damaged in line {number + 1} ({error}). The shards of the lines before it are whole: "
-                    "cut it off there, and call write_shards again, which goes on behind them"
+                    f"{path} is damaged in line {number + 1} ({error}). The shards of the lines before it are whole. "
+                    f"Put a copy of it in its place, or {_ANEW}"
                 ) from error
             self._end += len(line) + 1
 
@@ -112,24 +120,58 @@ class Manifest:
             if line["torchpipe_shards"] != _VERSION:
                 raise ValueError(f"version {line['torchpipe_shards']!r:.20}, where {_VERSION} is known")
             self.run = dict(line["run"])
-            self.state = _state(line["state"])
+            self.first_state = {**line["state"], "payload": base64.b64decode(line["state"]["payload"], validate=True)}
         elif "finished" in line:
             self.finished = True
         else:
             files = tuple(ShardFile(**file) for file in line["files"])
             self.shards.append(Shard(samples=line["samples"], files=files))
-            self.state, self.learned = _state(line["state"]), line["learned"]
+            self._digest, self.learned = str(line["state"]), line["learned"]
+
+    def state(self) -> dict[str, Any]:
+        """The loader's behind the last shard. Raises: StateError if it is missing, or another one; OSError."""
+        if not self.shards or self.finished:
+            return self.first_state
+        path = self._state_of(len(self.shards))
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            data = b""
+        if hashlib.sha256(data).hexdigest() != self._digest:
+            raise StateError(
+                f"{path} is not the state behind the {len(self.shards)} shards that {self.path} lists, which the run "
+                f"would go on from. Put it back, or let go of the manifest: {_ANEW}"
+            )
+        head, payload = data.split(b"\n", 1)
+        return {**json.loads(head), "payload": payload}
+
+    def _state_of(self, shards: int) -> str:
+        return self._states[shards % len(self._states)]
 
     def begin(self, run: dict[str, Any], state: Mapping[str, Any]) -> None:
         """The first line: what the run is, and its state before the first sample."""
-        self._add({"torchpipe_shards": _VERSION, "run": run, "state": _text(state)})
+        text = base64.b64encode(state["payload"]).decode("ascii")
+        self._add({"torchpipe_shards": _VERSION, "run": run, "state": {**state, "payload": text}})
         sync_folder(os.path.dirname(self.path))
-        self.run, self.state = run, dict(state)
+        self.run, self.first_state = run, dict(state)
 
     def add(self, shard: Shard, state: Mapping[str, Any], learned: str) -> None:
         """A shard is whole, and on disk under its name."""
-        files = [vars(file) for file in shard.files]
-        self._add({"samples": shard.samples, "files": files, "learned": learned, "state": _text(state)})
+        head = {name: value for name, value in state.items() if name != "payload"}
+        file = PartFile(self._state_of(len(self.shards) + 1))
+        try:
+            file.write(json.dumps(head).encode() + b"\n")
+            file.write(state["payload"])
+            file.finish()
+            file.rename()
+        except BaseException:
+            file.discard()
+            raise
+        with telling(self.path):
+            sync_folder(os.path.dirname(self.path))
+        files = [vars(each) for each in shard.files]
+        self._add({"samples": shard.samples, "files": files, "learned": learned, "state": file.sha256})
         self.shards.append(shard)
 
     def finish(self) -> None:
@@ -151,11 +193,3 @@ class Manifest:
                     file.truncate(self._end)
                 raise
         self._end += len(data)
-
-
-def _text(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {**state, "payload": base64.b64encode(state["payload"]).decode("ascii")}
-
-
-def _state(text: Mapping[str, Any]) -> dict[str, Any]:
-    return {**text, "payload": base64.b64decode(text["payload"], validate=True)}

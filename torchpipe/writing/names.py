@@ -60,6 +60,11 @@ class ShardNames:
         return os.path.join(self.folder, f"{self.head}manifest{self.tail}.ndjson")
 
     @property
+    def states(self) -> list[str]:
+        """The paths of the two files in which the loader's states are kept while a run goes on."""
+        return [os.path.join(self.folder, f".{self.head}manifest{self.tail}.state{number}") for number in range(2)]
+
+    @property
     def lock(self) -> str:
         """The path of the file that a run locks while it writes."""
         return os.path.join(self.folder, f".{self.head}manifest{self.tail}.lock")

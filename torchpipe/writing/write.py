@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torchpipe.errors import StateError, StateMismatchError
@@ -14,7 +14,7 @@ from torchpipe.formats.storage.writing import Lease
 from torchpipe.iter.items.mapper import Mapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.validate import check_count
-from torchpipe.writing.files import PartFile, sync_folder, telling
+from torchpipe.writing.files import PartFile, part_of, sync_folder, telling
 from torchpipe.writing.kinds import Kind, Writing
 from torchpipe.writing.lines import Lines
 from torchpipe.writing.manifest import Manifest, Shard, ShardFile, WrittenShards
@@ -52,8 +52,9 @@ def write_shards(
     files, such as ``"uint16"``. ``schema``: pyarrow's, for parquet; by default as the first 16 MiB of rows are.
 
     A shard appears whole, on disk, or not at all. The manifest beside them (``out-manifest.tar.ndjson``) has
-    the samples, bytes and SHA-256 of each, and the loader's state behind it; the bytes of all shards are those of a run
-    without interruption, under any number of workers. A run that is finished does nothing.
+    the samples, bytes and SHA-256 of each; the loader's state behind the last one is beside it until the run has
+    finished. The bytes of all shards are those of a run without interruption, under any number of workers. A run that
+    is finished does nothing, in a folder that is read-only too.
 
     Raises: ValueError, TypeError for wrong arguments, samples that cannot be encoded, and shards in the folder that no
     manifest tells of; StateMismatchError for a folder that holds the shards of another run (graph, seed, arguments);
@@ -76,19 +77,23 @@ def write_shards(
                 "each a part of the input and a folder of its own, with a reading service without ranks"
             )
         loader.seed(run["seed"])
-        with _exclusive(names):
-            manifest = Manifest(names.manifest)
-            _check_folder(names, kind, manifest)
-            _take_up(names, manifest, loader, run, allow_pickle)
-            kind.learned, before = manifest.learned, len(manifest.shards)
-            if not manifest.finished:
-                _write(names, kind, manifest, loader, run)
-            done = WrittenShards(
-                path=os.fspath(path),
-                folder=names.folder,
-                shards=tuple(manifest.shards),
-                new=len(manifest.shards) - before,
-            )
+        with telling(names.folder):
+            manifest = Manifest(names.manifest, names.states)
+        if manifest.finished:  # for good: nothing is written, so the folder may be read-only
+            _take_up(names, kind, manifest, loader, run, allow_pickle)
+            before = len(manifest.shards)
+        else:
+            with _exclusive(names):
+                manifest = Manifest(names.manifest, names.states)
+                _take_up(names, kind, manifest, loader, run, allow_pickle)
+                before = len(manifest.shards)
+                if not manifest.finished:
+                    _write(names, kind, manifest, loader, run)
+    for left in (names.lock, *names.states, *map(part_of, names.states)):  # by a run that was killed, perhaps
+        with suppress(OSError):
+            os.unlink(left)
+    shards = tuple(manifest.shards)
+    done = WrittenShards(path=os.fspath(path), folder=names.folder, shards=shards, new=len(shards) - before)
     _log.info("%s", done)
     return done
 
@@ -135,22 +140,24 @@ def _check_folder(names: ShardNames, kind: Kind, manifest: Manifest) -> None:
     if foreign:
         what = "which it does not list" if manifest.run else "and no manifest that lists it"
         raise ValueError(f"{names.folder} has {there[min(foreign)]}, {what}: write into a new folder, or move it away")
-    for line, shard in enumerate(manifest.shards, 2):
+    for shard in manifest.shards:
         for file in shard.files:
             path = os.path.join(names.folder, file.name)
             size = os.path.getsize(path) if os.path.exists(path) else None
             if size != file.bytes:
                 raise StateError(
                     f"{path} is {'missing' if size is None else f'of {size} bytes'}, and had {file.bytes} bytes when "
-                    f"it was written: put it back, or cut {manifest.path} off before line {line}, remove the shards "
-                    "from there on, and call write_shards again, which writes them anew"
+                    "it was written: put it back (a run into another folder writes the same bytes again), or remove "
+                    f"{manifest.path} and its shards, and call write_shards again, which begins anew"
                 )
 
 
 def _take_up(
-    names: ShardNames, manifest: Manifest, loader: DataLoader2[Any], run: dict[str, Any], allow_pickle: bool
+    names: ShardNames, kind: Kind, manifest: Manifest, loader: DataLoader2[Any], run: dict[str, Any], allow_pickle: bool
 ) -> None:
-    """The loader stands behind the last shard. Raises: StateMismatchError for another run."""
+    """The loader stands behind the last shard. Raises: ValueError, StateError, StateMismatchError for another run."""
+    _check_folder(names, kind, manifest)
+    kind.learned = manifest.learned
     other = (
         f"{names.folder} holds the shards of another run: write into a new folder, or remove them and {manifest.path}"
     )
@@ -161,13 +168,13 @@ def _take_up(
     if differs:
         theirs, ours = manifest.run.get(differs[0]), run.get(differs[0])
         raise StateMismatchError(f"{other}. {differs[0]} was {theirs!r:.80} there, and is {ours!r:.80} here")
-    fresh = loader.state_dict()["fingerprint"]
+    fresh, state = loader.state_dict()["fingerprint"], manifest.state()
     try:
-        loader.load_state_dict(manifest.state, allow_pickle=allow_pickle)
+        loader.load_state_dict(state, allow_pickle=allow_pickle)
     except StateMismatchError as error:
         raise StateMismatchError(f"{other}. {error}") from error
-    if manifest.state["fingerprint"] != fresh:  # a graph that has grown loads, and gives other samples
-        raise StateMismatchError(f"{other}. Its graph has the fingerprint {manifest.state['fingerprint']}, not {fresh}")
+    if state["fingerprint"] != fresh:  # a graph that has grown loads, and gives other samples
+        raise StateMismatchError(f"{other}. Its graph has the fingerprint {state['fingerprint']}, not {fresh}")
 
 
 class _Open:
