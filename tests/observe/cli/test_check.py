@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +119,43 @@ def test_text_for_people(tmp_path: Path, checked: Any, capsys: pytest.CaptureFix
     assert lines[0].endswith("10 records")
     assert lines[2].startswith("bytes of a row group: least ")
     assert lines[3:] == ["length of text: least 0, mean 4.5, most 9", "ok"]
+
+
+@pytest.mark.parametrize("kind", ["tar", "bin"])
+def test_shards_are_compared_with_their_manifest(kind: str, tmp_path: Path, checked: Any) -> None:
+    write(tmp_path, kind)
+    assert checked(f"a-*.{kind}")[1]["problems"] == []
+    changed = tmp_path / ("a-0.tar" if kind == "tar" else "a-0.idx")
+    data = bytearray(changed.read_bytes())
+    data[-1] ^= 1  # of what fills the archive up, and of the index's last document
+    changed.write_bytes(data)
+    (tmp_path / f"a-1.{kind}").unlink()
+    manifest = tmp_path / f"a-manifest.{kind}.ndjson"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(b"".join(lines[:-1]))
+    code, found = checked(f"a-*.{kind}")
+    missing, unfinished, other = found["problems"][:3]
+    assert code == 1
+    assert missing == f"{tmp_path / f'a-1.{kind}'} is missing: {manifest} lists it"
+    assert unfinished.endswith("has not finished: call write_shards again")
+    assert other.startswith(f"a-0.{kind}, {'the file' if kind == 'tar' else 'a-0.idx'}: ValueError: it has changed")
+    manifest.write_bytes(b"".join([lines[0], b"{}\n"]))
+    assert "is damaged in line 2" in checked(f"a-0.{kind}")[1]["problems"][0]
+
+
+def test_a_bar_on_a_terminal_alone(
+    tmp_path: Path, checked: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "jsonl")
+    assert checked("a-*.jsonl")[0] == 0
+    assert main(["check", "a-*.jsonl", "--workers", "0"]) == 0
+    assert "%" not in "".join(capsys.readouterr())
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(ours, (24, 80))
+    monkeypatch.setenv("TERM", "xterm")
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        assert main(["check", "a-*.jsonl", "--workers", "0"]) == 0
+        terminal.flush()
+        assert b"100 %, 2 of 2 files" in os.read(ours, 1 << 16)
+    os.close(ours)

@@ -1,6 +1,7 @@
 """``torchpipe check``: reads every record of files before a run does, and says which are bad, twice there, or unlike.
 
 Each file is read by one process, from its start to its end. What is kept of a record is a hash of its key, of 64 bits.
+Shards that a manifest beside them lists are also compared with what it says of them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import blake2b
+from glob import escape, glob
+from hashlib import blake2b, file_digest
 from typing import Any
 
 import numpy as np
 
 from reading_services import MultiProcessingReadingService
+from torchpipe.errors import StateError
 from torchpipe.formats.storage.paths import expand_paths
 from torchpipe.formats.tables.parquet import open_parquet
 from torchpipe.iter import (
@@ -31,6 +34,7 @@ from torchpipe.iter import (
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.map import TokenFile
 from torchpipe.stats.text import format_bytes
+from torchpipe.writing.manifest import Manifest, Shard
 
 __all__ = ["Checked", "check_files"]
 
@@ -142,10 +146,16 @@ class Checked:
         return "\n".join([*lines, *(f"problem  {each}" for each in self.problems), *([] if self.problems else ["ok"])])
 
 
-def check_files(patterns: Sequence[str], key: str | None, workers: int | None) -> Checked:
+def check_files(
+    patterns: Sequence[str],
+    key: str | None,
+    workers: int | None,
+    on_file: Callable[[int, int, int, int], None] = lambda *_: None,
+) -> Checked:
     """Read the files that ``patterns`` name, in ``workers`` processes (by default one for each core; 0: in this one).
 
-    ``key``: the field that no two records have alike; by default ``__key__`` where there are tar shards.
+    ``key``: the field that no two records have alike; by default ``__key__`` where there are tar shards. ``on_file`` is
+    called behind each file: with how many have been read of how many, and the bytes of these.
 
     Raises: FileNotFoundError, ValueError for patterns without files, and files of no kind that is known.
     """
@@ -154,10 +164,51 @@ def check_files(patterns: Sequence[str], key: str | None, workers: int | None) -
         _kind(path)
     count = min(len(paths), (os.cpu_count() or 1) if workers is None else workers)
     service = MultiProcessingReadingService(count) if count else None
-    graph = IterableWrapper(list(paths)).sharding_filter().map(partial(_examined, key=key))
+    listed, problems = _listed(paths)
+    given = [(path, listed.get(os.path.abspath(path))) for path in paths]
+    whole = sum(map(_size, paths))
+    graph = IterableWrapper(given).sharding_filter().map(partial(_examined, key=key))
+    files: list[_File] = []
     with DataLoader2(graph, reading_service=service) as loader:
         loader.seed(0)
-        return _joined(list(loader))
+        for file in loader:
+            files.append(file)
+            on_file(len(files), len(paths), sum(each.size for each in files), whole)
+    return _joined(files, problems)
+
+
+def _listed(paths: Sequence[str]) -> tuple[dict[str, Shard], list[str]]:
+    """(the shards that manifests beside ``paths`` list, by the absolute path that readers are given; problems)."""
+    listed: dict[str, Shard] = {}
+    problems = []
+    given = set(map(os.path.abspath, paths))
+    for folder in sorted({os.path.dirname(path) for path in given}):
+        for name in sorted(glob(os.path.join(escape(folder), "*manifest*.ndjson"))):
+            try:
+                manifest = Manifest(name, ())
+            except StateError as error:
+                if _is_manifest(name):
+                    problems.append(str(error))
+                continue
+            shards = {os.path.join(folder, shard.files[-1].name): shard for shard in manifest.shards}
+            if given.isdisjoint(shards):
+                continue
+            listed |= shards
+            problems += [
+                f"{path} is missing: {name} lists it" for path in shards.keys() - given if not os.path.exists(path)
+            ]
+            if not manifest.finished:
+                problems.append(f"{name}: the run that writes these shards has not finished: call write_shards again")
+    return listed, problems
+
+
+def _is_manifest(path: str) -> bool:
+    with open(path, "rb") as file:
+        return b'"torchpipe_shards"' in file.read(100)
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def _kind(path: str) -> str:
@@ -169,11 +220,14 @@ def _kind(path: str) -> str:
     return ending
 
 
-def _examined(path: str, key: str | None) -> _File:
+def _examined(given: tuple[str, Shard | None], key: str | None) -> _File:
+    path, shard = given
     kind = _kind(path)
     made = _File(path)
     try:
-        made.size = os.path.getsize(path) if os.path.exists(path) else 0
+        made.size = _size(path)
+        if shard is not None:
+            _compare(made, shard)
         if kind in _TOKENS:
             _read_tokens(made)
             return made
@@ -186,6 +240,21 @@ def _examined(path: str, key: str | None) -> _File:
     if not made.records and not made.bad_records:
         made.note_bad("the file", ValueError("it has no records"))
     return made
+
+
+def _compare(made: _File, shard: Shard) -> None:
+    """With what its manifest says of its files."""
+    for each in shard.files:
+        path = os.path.join(os.path.dirname(made.path), each.name)
+        place = "the file" if each.name == os.path.basename(made.path) else each.name
+        if not os.path.exists(path):
+            made.note_bad(place, ValueError("it is missing, and its manifest lists it"))
+        elif (size := _size(path)) != each.bytes:
+            made.note_bad(place, ValueError(f"it has {size} bytes, and had {each.bytes} when it was written"))
+        else:
+            with open(path, "rb") as file:
+                if file_digest(file, "sha256").hexdigest() != each.sha256:
+                    made.note_bad(place, ValueError("it has changed since it was written: another SHA-256"))
 
 
 def _read_tokens(made: _File) -> None:
@@ -245,14 +314,14 @@ def _behind_bad(failed: Any, reader: Any, path: str) -> Any:
     return None
 
 
-def _joined(files: list[_File]) -> Checked:
+def _joined(files: list[_File], of_manifests: list[str]) -> Checked:
     sizes, groups, lengths = _Range(), _Range(), dict[str, _Range]()
     for file in files:
         sizes.add_one(file.size)
         groups.add(file.groups)
         for name, each in file.lengths.items():
             lengths.setdefault(name, _Range()).add(each)
-    problems = [sentence for file in files for sentence in _problems(file)]
+    problems = of_manifests + [sentence for file in files for sentence in _problems(file)]
     return Checked(
         files=len(files),
         size=sizes.total,

@@ -247,8 +247,21 @@ def _version() -> str:
 
 def _check(options: argparse.Namespace) -> tuple[int, Any]:
     from torchpipe.observe.cli.check import check_files
+    from torchpipe.observe.views.screen import Terminal, screen_here
+    from torchpipe.stats.text import format_bytes
 
-    checked = check_files(options.files, options.key, options.workers)
+    screen = screen_here()
+
+    def on_file(files: int, of_files: int, size: int, of_bytes: int) -> None:
+        if isinstance(screen, Terminal):
+            part = size / max(1, of_bytes)
+            text = f"{files:,} of {of_files:,} files, {format_bytes(size)} of {format_bytes(of_bytes)}"
+            screen.show([f"[{'#' * round(30 * part):<30}] {100 * part:.0f} %, {text}"[: screen.width]])
+
+    try:
+        checked = check_files(options.files, options.key, options.workers, on_file)
+    finally:
+        screen.close()
     return int(bool(checked.problems)), checked.to_dict() if options.json else str(checked)
 
 
