@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,31 @@ import pytest
 import torch
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2
+from torchpipe import DataLoader2, write_shards
 from torchpipe.graph import fingerprint
+from torchpipe.iter import IterableWrapper
 from torchpipe.map import TokenFile
 from torchpipe.testing import check_node
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
 
 
-def write_megatron(path: Path, sequences: list[list[int]], dtype: str = "uint16", modes: bool = False) -> Path:
-    """As Megatron's ``IndexedDatasetBuilder`` does, each sequence a document."""
+def write_megatron(
+    path: Path,
+    sequences: list[list[int]],
+    dtype: str = "uint16",
+    modes: bool = False,
+    documents: list[int] | None = None,
+) -> Path:
+    """As Megatron's ``IndexedDatasetBuilder`` does; ``documents`` are the sequences where these begin and the last
+    ends, by default each is one."""
     arrays = [np.array(sequence, dtype) for sequence in sequences]
     path.write_bytes(b"".join(array.tobytes() for array in arrays))
     sizes = np.array([len(array) for array in arrays], "<i4")
     begins = np.cumsum([0, *[array.nbytes for array in arrays]])[:-1].astype("<i8")
-    documents = np.arange(len(arrays) + 1, dtype="<i8")
-    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, CODES[dtype], len(arrays), len(documents))
-    rest = sizes.tobytes() + begins.tobytes() + documents.tobytes() + bytes(len(arrays) if modes else 0)
+    starts = np.array(range(len(arrays) + 1) if documents is None else documents, "<i8")
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, CODES[dtype], len(arrays), len(starts))
+    rest = sizes.tobytes() + begins.tobytes() + starts.tobytes() + bytes(len(arrays) if modes else 0)
     path.with_suffix(".idx").write_bytes(header + rest)
     return path
 
@@ -62,6 +71,52 @@ def test_windows_are_cut_from_one_run(tmp_path: Path) -> None:
     assert as_lists(pairs.to_iter_datapipe()) == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
     assert as_lists(TokenFile(tmp_path / "b.bin", 2, dtype="int32").to_iter_datapipe()) == [[100, 101], [102, 103]]
     assert as_lists(TokenFile(tmp_path / "c.bin", 3).to_iter_datapipe()) == [[1, 2, 3], [40_000, 5, 6]]
+
+
+def written_by_torchpipe(path: Path, sequences: list[list[int]]) -> Path:
+    write_shards(IterableWrapper(sequences), path.parent / "{:05d}.bin", dtype="uint16")
+    return path.parent / "00000.bin"
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 50])
+@pytest.mark.parametrize("write", [write_megatron, written_by_torchpipe])
+def test_windows_say_what_pack_says_of_the_same_documents(
+    tmp_path: Path, write: Callable[..., Path], length: int
+) -> None:
+    random = np.random.default_rng(length)
+    documents = [random.integers(60_000, size=size).tolist() for size in (3, 0, 1, 9, 4, 0, 0, 30, 1, 2)]
+    path = write(tmp_path / "a.bin", documents)
+    windows = list(TokenFile(path, length, documents=True).to_iter_datapipe())
+    packs = list(IterableWrapper([torch.tensor(document) for document in documents]).pack(length))
+    assert len(windows) == 50 // length
+    for window, pack in zip(windows, packs):
+        assert window.keys() == pack.keys()
+        for name, value in window.items():
+            assert value.dtype == pack[name].dtype
+            assert value.tolist() == pack[name].tolist()
+
+
+def test_a_document_of_several_sequences_is_one_and_windows_may_overlap(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "a.bin", [[1, 2], [3], [], [4, 5], [6]], documents=[0, 2, 3, 5])
+    node = TokenFile([path, path], 4, step=2, documents=True)
+    assert [window["segment_ids"].tolist() for window in node.to_iter_datapipe()] == 2 * [[1, 1, 1, 2], [1, 2, 2, 2]]
+    assert [window["positions"].tolist() for window in node.to_iter_datapipe()] == 2 * [[0, 1, 2, 0], [0, 0, 1, 2]]
+    node[0]["segment_ids"][:] = 9  # a copy
+    assert pickle.loads(pickle.dumps(node))[0]["segment_ids"].tolist() == [1, 1, 1, 2]
+    check_node(lambda: TokenFile(path, 2, documents=True).shuffle().sharding_filter(), epochs=[0], num_shards=2)
+    assert fingerprint(node) != fingerprint(TokenFile([path, path], 4, step=2))
+
+
+def test_documents_need_an_index_that_has_them(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "a.bin", [[1, 2], [3]], documents=[0, 2, 1])
+    assert len(TokenFile(path, 2)) == 1
+    with pytest.raises(ValueError, match=r"a\.idx is damaged: documents should begin at its 2 sequences, in order"):
+        TokenFile(path, 2, documents=True)
+    with pytest.raises(ValueError, match="documents=True is of windows: give length"):
+        TokenFile(path, documents=True)
+    np.save(tmp_path / "b.npy", np.arange(4))
+    with pytest.raises(ValueError, match=r"documents=True needs .*b\.npy has no b\.idx of Megatron's beside it"):
+        TokenFile([tmp_path / "b.npy", path], 2, documents=True)
 
 
 def test_rows_and_several_files(tmp_path: Path) -> None:

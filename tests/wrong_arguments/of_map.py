@@ -39,6 +39,7 @@ NODES: list[Row] = [
     ("TokenFile: offset", partial(FILE, dtype="uint8", offset=-1), ValueError, "offset"),
     ("TokenFile: length", partial(FILE, 1 << 40, dtype="uint8"), ValueError, "length"),
     ("TokenFile: step", partial(FILE, dtype="uint8", step=3), ValueError, "step"),
+    ("TokenFile: documents", partial(FILE, 3, dtype="uint8", documents=True), ValueError, "documents"),
     ("TokenFile: no dtype", FILE, ValueError, "dtype"),
     ("TokenFile: no length", partial(FILE, dtype="uint8"), TypeError, "length"),
     ("TokenFile: files", lambda: TokenFile("s3://bucket/a.bin", 3, dtype="uint16"), ValueError, "files"),

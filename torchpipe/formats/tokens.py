@@ -42,6 +42,8 @@ class MappedTokens:
         self.offset = offset  # of the first token, in bytes
         self._ends: Any = None  # of the index' sequences, in tokens, where these do not stand one behind the other
         self._count: int | None = None  # of sequences
+        self._documents = 0  # of the index, and one
+        self._bounds: Any = None  # after how many tokens each document of the index ends
         if offset and (path.endswith(".npy") or os.path.exists(self.index)):
             raise ValueError(f"{path} says itself where its tokens begin: leave offset={offset} out")
         if offset > self.size:
@@ -101,7 +103,7 @@ class MappedTokens:
                 f"{self.index} is cut off or damaged: of {count} sequences it should have {whole} bytes, not {size}"
             )
         dtype = np.dtype(_TYPES[code])
-        self._count = count
+        self._count, self._documents = count, documents
         self._set(dtype, (self.size // dtype.itemsize,))
         if count:
             begin, length = self._sequence(count - 1, np.memmap(self.index, mode="r"))
@@ -146,6 +148,39 @@ class MappedTokens:
                 raise ValueError(f"{self.index} is damaged: a sequence of {lengths.min()} tokens")
             self._ends = np.cumsum(lengths, dtype=np.int64)
         return self._ends
+
+    def _document_ends(self) -> Any:
+        """After how many tokens each document of the index ends, if all sequences are put one behind the other.
+
+        Raises: ValueError without an index, and for one whose documents are not made of its sequences.
+        """
+        if self._count is None:
+            raise ValueError(
+                f"documents=True needs to know where documents begin, and {self.path} has no "
+                f"{os.path.basename(self.index)} of Megatron's beside it"
+            )
+        if self._bounds is None:
+            firsts = np.fromfile(self.index, "<i8", self._documents, offset=_HEADER.size + 12 * self._count)
+            if len(firsts) and (firsts[0] < 0 or firsts[-1] > self._count or (np.diff(firsts) < 0).any()):
+                raise ValueError(
+                    f"{self.index} is damaged: documents should begin at its {self._count} sequences, in order"
+                )
+            self._bounds = np.append(0, self._sequence_ends())[firsts]
+        return self._bounds
+
+    def check_documents(self) -> None:
+        """Raises: ValueError where :meth:`segments` would."""
+        self._document_ends()
+
+    def segments(self, first: int, length: int) -> tuple[Any, Any]:
+        """Of a window: the number of the document of each token, from 1 on, and its place among those of it that are
+        in the window, from 0 on: int32, as ``pack`` has them."""
+        bounds = self._document_ends()
+        inner = bounds[np.searchsorted(bounds, first, "right") : np.searchsorted(bounds, first + length, "left")]
+        begins = np.append(0, np.unique(inner) - first)
+        sizes = np.diff(begins, append=length)
+        ids = np.repeat(np.arange(1, len(begins) + 1, dtype=np.int32), sizes)
+        return ids, np.arange(length, dtype=np.int32) - np.repeat(begins.astype(np.int32), sizes)
 
     @property
     def native(self) -> np.dtype[Any]:
@@ -195,7 +230,7 @@ class MappedTokens:
         return np.concatenate(parts, dtype=self.native)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_maps": [], "_ends": None}
+        return {**self.__dict__, "_maps": [], "_ends": None, "_bounds": None}
 
 
 class TokenSequences:
@@ -217,12 +252,20 @@ class TokenSequences:
         return self._ends[-1]
 
     def __getitem__(self, number: int) -> Any:
+        file, inner = self._place(number)
+        return file.sequence(inner) if self._length is None else file.window(inner * self._step, self._length)
+
+    def segments(self, number: int) -> tuple[Any, Any]:
+        """:meth:`MappedTokens.segments` of a window."""
+        assert self._length is not None
+        file, inner = self._place(number)
+        return file.segments(inner * self._step, self._length)
+
+    def _place(self, number: int) -> tuple[MappedTokens, int]:
         if not 0 <= number < len(self):
             raise IndexError(f"there are {len(self)} sequences of tokens, and no number {number}")
         part = bisect_right(self._ends, number)
-        inner = number - (self._ends[part - 1] if part else 0)
-        file = self._files[part]
-        return file.sequence(inner) if self._length is None else file.window(inner * self._step, self._length)
+        return self._files[part], int(number) - (self._ends[part - 1] if part else 0)
 
 
 def token_type(dtype: Any) -> np.dtype[Any]:

@@ -19,7 +19,7 @@ from torchpipe.node.validate import check_count
 __all__ = ["TokenFile"]
 
 
-class TokenFile(MapDataPipe[torch.Tensor]):
+class TokenFile(MapDataPipe[Any]):
     """Reads sequences of tokens by number: one-dimensional tensors of ``tensor_dtype`` (None: as stored).
 
     ``paths``, local ones, may hold braces and globs. A ``.bin`` with an ``.idx`` beside it is one of Megatron's
@@ -30,11 +30,16 @@ class TokenFile(MapDataPipe[torch.Tensor]):
     fewer tokens at its end are left out, and a warning tells of files that give none. ``offset`` is how many bytes
     stand before the tokens of a ``.bin`` without an index: 1024 in those of llm.c and modded-nanogpt.
 
+    With ``documents=True`` windows are dicts, as ``pack`` makes them: ``tokens``, and int32 tensors of the same shape
+    (length,), ``segment_ids``, which count the documents of the index from 1 on in each window, and ``positions``,
+    which count the tokens of each from 0 on.
+
     Files are mapped when they are first read, by each process, which share the memory. ``to_iter_datapipe`` and
     ``shuffle`` make a pipeline of it that goes to any position at once and whose shards read their own items alone.
 
-    Raises: ValueError for a file that is cut off, is not what its header says or does not say what it holds,
-    where no file has ``length`` tokens, and for a token that ``tensor_dtype`` cannot hold.
+    Raises: ValueError for a file that is cut off, is not what its header says or does not say what it holds, for
+    ``documents=True`` of a file without an index, where no file has ``length`` tokens, and for a token that
+    ``tensor_dtype`` cannot hold.
     """
 
     fingerprint_ignores = ("paths",)  # known by ``files``: a run may move to where the data lie elsewhere
@@ -47,12 +52,15 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         step: int | None = None,
         dtype: Any = None,
         offset: int = 0,
+        documents: bool = False,
         tensor_dtype: torch.dtype | None = torch.int64,
     ) -> None:
         self.paths = expand_paths("TokenFile", paths)
         self.length = None if length is None else check_count("length", length, at_least=1)
         if step is not None and length is None:
             raise ValueError(f"step={step!r} is of windows: give length")
+        if documents and length is None:
+            raise ValueError("documents=True is of windows: give length")
         self.step = None if step is None else check_count("step", step, at_least=1)
         self.tensor_dtype = tensor_dtype
         self.dtype = None if dtype is None else np.dtype(dtype)
@@ -72,6 +80,10 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         if self.length is None:
             for file in files:
                 len(file)
+        self.documents = bool(documents)
+        if self.documents:
+            for file in files:
+                file.check_documents()
         self.sequences = TokenSequences(files, self.length, self.step)
         self._check_windows()
 
@@ -90,11 +102,15 @@ class TokenFile(MapDataPipe[torch.Tensor]):
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
+    def __getitem__(self, index: Any) -> Any:
         tokens = self.sequences[index]
         self._check_range(index, tokens)
         made = torch.from_numpy(tokens)
-        return made if self.tensor_dtype is None else made.to(self.tensor_dtype)
+        made = made if self.tensor_dtype is None else made.to(self.tensor_dtype)
+        if not self.documents:
+            return made
+        ids, positions = map(torch.from_numpy, self.sequences.segments(index))
+        return {"tokens": made, "segment_ids": ids, "positions": positions}
 
     def _check_range(self, index: int, tokens: Any) -> None:
         """Raises: ValueError for a token that ``tensor_dtype`` cannot hold."""
