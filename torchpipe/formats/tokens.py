@@ -252,16 +252,16 @@ class TokenSequences:
         return self._ends[-1]
 
     def __getitem__(self, number: int) -> Any:
-        file, inner = self._place(number)
+        file, inner = self._found(number)
         return file.sequence(inner) if self._length is None else file.window(inner * self._step, self._length)
 
     def segments(self, number: int) -> tuple[Any, Any]:
         """:meth:`MappedTokens.segments` of a window."""
         assert self._length is not None
-        file, inner = self._place(number)
+        file, inner = self._found(number)
         return file.segments(inner * self._step, self._length)
 
-    def _place(self, number: int) -> tuple[MappedTokens, int]:
+    def _found(self, number: int) -> tuple[MappedTokens, int]:
         if not 0 <= number < len(self):
             raise IndexError(f"there are {len(self)} sequences of tokens, and no number {number}")
         part = bisect_right(self._ends, number)
