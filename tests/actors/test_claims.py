@@ -16,7 +16,7 @@ def graph() -> Any:
     return IterableWrapper([[number] for number in range(ITEMS)]).shuffle().sharding_filter().shuffle(buffer_size=5)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_what_tasks_have_answered_is_finished_and_the_rest_is_given_again(workers: int) -> None:
     import ray
 

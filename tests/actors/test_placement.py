@@ -22,6 +22,7 @@ def test_what_no_node_could_host_is_an_error_that_says_what_is_missing() -> None
         list(loader)
 
 
+@pytest.mark.nightly
 def test_a_sequence_says_the_nodes_of_its_actors() -> None:
     sequence: Any = SequentialReadingService(PreparingReadingService(), RayReadingService(1, num_cpus=0.5))
     with DataLoader2(plain(4), reading_service=sequence) as loader:

@@ -22,7 +22,8 @@ def service_of(loader: DataLoader2[Any]) -> Any:
     return loader.reading_service
 
 
-@pytest.mark.parametrize("kind", [pytest.param("shuffled", marks=pytest.mark.nightly), "dispatched"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["shuffled", "dispatched"])
 def test_L4_each_actor_is_killed_once(kind: str) -> None:
     actors = 3 if kind == "dispatched" else 2
     with ray_loader(endless(kind), 2, 4, max_deaths=20) as loader:
@@ -88,6 +89,7 @@ def test_L4_a_node_goes_away_before_its_actors_have_begun(cluster: Any) -> None:
             cluster.remove_node(node)
 
 
+@pytest.mark.nightly
 def test_L4_before_a_drained_node_goes_others_have_taken_over(cluster: Any) -> None:
     node = cluster.add_node(num_cpus=1, labels={"pool": "drained"}, object_store_memory=100 << 20)
     spare = None
@@ -137,6 +139,7 @@ def test_a_budget_of_restarts_ends_the_run() -> None:
             list(stream)
 
 
+@pytest.mark.nightly
 def test_an_actor_that_does_not_answer_is_replaced() -> None:
     with ray_loader(endless("plain"), 1, 1, timeout=2.0) as loader:
         stream = iter(loader)
@@ -176,7 +179,8 @@ def test_L6_actors_end_with_a_driver_that_is_killed(cluster: Any, tmp_path: Path
     wait_until(lambda: not actor_processes(), 30.0)
 
 
-@pytest.mark.parametrize("max_deaths", [2, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("max_deaths", [2, 3])
 def test_L4_an_item_that_ends_the_dispatcher_each_time_is_named(max_deaths: int) -> None:
     graph = IterableWrapper(range(20)).map(deadly).sharding_round_robin_dispatch()
     with ray_loader(graph, 1, 1, max_deaths=max_deaths) as loader:

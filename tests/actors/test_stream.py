@@ -11,7 +11,9 @@ from tests.actors.cluster_rig import GRAPHS, in_process, ray_loader, seeded, tex
 from torchpipe.testing import check_reading_service
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize(
+    "kind", ["dispatched", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in GRAPHS if kind != "dispatched")]
+)
 def test_L1_the_stream_is_that_of_one_process_in_every_epoch(kind: str) -> None:
     oracle = in_process(GRAPHS[kind](), 4)
     wanted = [texts(oracle) for _ in range(2)]

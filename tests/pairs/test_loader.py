@@ -36,11 +36,11 @@ def rows() -> list[Row]:
     return found
 
 
-# The newest torch has every third part each day
-SHARED = [pytest.param(part, marks=[pytest.mark.any_torch] if part % 3 else []) for part in range(PARTS)]
+# `make test` takes every third part of the rows, `make test-nightly` all
+DAILY = [pytest.param(part, marks=[pytest.mark.nightly] if part % 3 else []) for part in range(PARTS)]
 
 
-@pytest.mark.parametrize("part", SHARED)
+@pytest.mark.parametrize("part", DAILY)
 def test_L1_L2_L4_every_pair_is_exact_or_refused(part: int) -> None:
     failures = []
     for row in rows()[part::PARTS]:
