@@ -151,7 +151,7 @@ async def change_later(item: Any) -> Any:
     return change(item)
 
 
-DATA = [record(number) for number in range(9)]
+DATA = [record(number) for number in range(6)]
 AS_MADE = copy.deepcopy(DATA)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.data.datasets import Augmented, Lines, StatefulSampler, epochs_of
 from tests.exact import exact
+from tests.tries import tries
 from torchpipe import DataLoader
 
 CONTEXTS = ("fork", "forkserver", "spawn")
@@ -23,7 +24,7 @@ CONTEXTS = ("fork", "forkserver", "spawn")
     prefetch=st.integers(1, 5),
     persistent=st.booleans(),
 )
-@settings(max_examples=12)
+@settings(max_examples=tries(12))
 def test_L1_any_number_of_workers_makes_the_same_batches(
     length: int, size: int, drop_last: bool, shuffle: bool, workers: int, prefetch: int, persistent: bool
 ) -> None:

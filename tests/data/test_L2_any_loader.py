@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from tests.data.datasets import Augmented, LazySampler, Numbers
 from tests.exact import exact
+from tests.tries import tries
 from torchpipe import DataLoader
 
 EPOCHS = 3
@@ -104,7 +105,7 @@ def kill_one(loader: DataLoader[Any]) -> None:
 
 
 @given(case=cases(), data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=tries(15))
 def test_L2_any_loader_goes_on_as_the_unbroken_run(case: Any, data: st.DataObject) -> None:
     script, (unbroken, stopped, resumed), kills = case
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

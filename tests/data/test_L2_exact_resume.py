@@ -24,6 +24,7 @@ from tests.data.datasets import (
     sampler_options,
 )
 from tests.exact import exact
+from tests.tries import tries
 from torchpipe import DataLoader
 from torchpipe.errors import StateMismatchError
 
@@ -130,7 +131,7 @@ def test_L2_from_every_position_the_rest_is_the_same(name: str) -> None:
 
 
 @given(st.sampled_from(NAMES), st.lists(st.integers(0, 20), min_size=1, max_size=3), st.data())
-@settings(max_examples=15)
+@settings(max_examples=tries(15))
 def test_L2_by_any_number_of_workers_and_several_times_in_a_row(name: str, stops: list[int], data: Any) -> None:
     make = seeded_loader(name)
     expected = [text for epoch in whole(make) for text in epoch]
@@ -186,7 +187,7 @@ def test_L2_an_iterable_datasets_workers_are_as_many_wherever_it_goes_on() -> No
 
 
 @given(st.integers(0, 14), st.integers(0, 14), st.integers(1, 3), st.integers(0, 2))
-@settings(max_examples=8)
+@settings(max_examples=tries(8))
 def test_L2_out_of_order_every_batch_comes_once(first: int, second: int, workers: int, others: int) -> None:
     def make(workers: int) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(3)

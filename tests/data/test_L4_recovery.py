@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.data.datasets import Augmented, Killer, Lines, StatefulNumbers, StatefulSampler, epochs_of, text_of
 from tests.exact import exact
+from tests.tries import tries
 from torchpipe import DataLoader
 from torchpipe.errors import WorkerDiedError
 
@@ -63,7 +64,7 @@ KILLS = st.lists(
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 @given(kills=KILLS, prefetch=st.integers(1, 3))
-@settings(max_examples=3, suppress_health_check=[HealthCheck.differing_executors])
+@settings(max_examples=tries(3), suppress_health_check=[HealthCheck.differing_executors])
 def test_L4_kills_from_outside_change_nothing(name: str, kills: list[tuple[int, int, str]], prefetch: int) -> None:
     more = {"prefetch_factor": prefetch}
     assert run(name, kills, **more) == run(name, [], **more)
@@ -78,7 +79,7 @@ def test_L4_workers_that_persist_are_replaced() -> None:
     deaths=st.lists(st.tuples(st.integers(0, 29), st.sampled_from(WAYS)), min_size=1, max_size=6),
     workers=st.integers(1, 3),
 )
-@settings(max_examples=5)
+@settings(max_examples=tries(5))
 def test_L4_datasets_that_kill_their_workers_once_change_nothing(
     deaths: list[tuple[int, str]], workers: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

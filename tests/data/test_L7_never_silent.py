@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from tests.data.datasets import FailingAt, Killer, Numbers, text_of
 from tests.laws.test_L7_odd_items import IN_PROCESS, LEGAL, item, unlike
+from tests.tries import tries
 from torchpipe import DataLoader
 from torchpipe.errors import IteratorInvalidated, NotSerializableError, WorkerDiedError
 
@@ -162,7 +163,7 @@ def test_L7_an_exceptions_text_is_torchs() -> None:
     bad=st.sets(st.integers(0, 19), min_size=1, max_size=4),
     workers=st.integers(0, 2),
 )
-@settings(max_examples=12)
+@settings(max_examples=tries(12))
 def test_L7_all_that_can_be_read_is_read(length: int, size: int, bad: set[int], workers: int) -> None:
     """As torch's loader: each batch, or an error that names it."""
     data = FailingAt(length, tuple(bad), ERRORS["ValueError"][0])

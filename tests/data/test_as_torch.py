@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from tests.data.datasets import Numbers
 from tests.exact import exact
+from tests.tries import tries
 from torchpipe import DataLoader
 
 EPOCHS = 3
@@ -125,7 +126,7 @@ def told(loader: Any, breaks: list[int | None]) -> list[str]:
 
 
 @given(script=scripts(), breaks=st.lists(st.sampled_from([None, 1, 3]), min_size=EPOCHS, max_size=EPOCHS))
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L1_any_loader_gives_what_torch_s_gives(script: Any, breaks: list[int | None]) -> None:
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # more workers than cores

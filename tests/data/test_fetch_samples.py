@@ -30,7 +30,7 @@ LENGTH = 43
 WAYS: dict[str, dict[str, Any]] = {
     "1": {"num_workers": 1},
     "3": {"num_workers": 3},
-    "3, spawn": {"num_workers": 3, "multiprocessing_context": "spawn"},
+    "3, forkserver": {"num_workers": 3, "multiprocessing_context": "forkserver"},
     "2, far ahead": {"num_workers": 2, "prefetch_factor": 7},
     "2, device": {"num_workers": 2, "device": "cpu"},
     "2, measured": {"num_workers": 2, "measure": True},

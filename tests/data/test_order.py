@@ -153,7 +153,7 @@ def test_out_of_order_the_same_batches_are_made(workers: int) -> None:
         assert [sorted(batch.tolist() for batch in loader) for _ in range(2)] == expected
 
 
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_other_start_methods(context: str) -> None:
     expected = trace(TorchDataLoader, "lazy with all generators", epochs=2)
     found = trace(DataLoader, "lazy with all generators", epochs=2, num_workers=2, multiprocessing_context=context)

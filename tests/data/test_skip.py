@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tests.data.datasets import Augmented, FailingAt, Numbers
 from tests.data.test_L2_exact_resume import NAMES, seeded_loader
 from tests.skipping import driven, steps
+from tests.tries import tries
 from torchpipe import DataLoader
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(program=steps)
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L2_a_skip_is_as_many_nexts(name: str, program: list[tuple[str, int]]) -> None:
     make = seeded_loader(name)
     assert driven(lambda _: make(), program, True) == driven(lambda _: make(), program, False)
@@ -33,7 +34,7 @@ WORKERS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("options", WORKERS, ids=str)
 @given(name=st.sampled_from(["shuffle with generator", "weighted with generator", "stateful sampler"]), program=steps)
-@settings(max_examples=4)
+@settings(max_examples=tries(4))
 def test_L2_with_workers_and_other_ones_after_a_resume(
     options: dict[str, Any], name: str, program: list[tuple[str, int]]
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.device.loaders import Plain, Saved, index_of, indices
 from tests.sources import feed_threads, wait_until
+from tests.tries import tries
 from torchpipe.errors import IteratorInvalidated, ReplayWarning, StateError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter.sources.wrapper import IterableWrapper
@@ -114,7 +115,7 @@ def test_a_trainer_can_derive_from_it() -> None:
     assert wrapped.epochs == 2
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(
     length=st.integers(0, 12),
     cuts=st.lists(st.integers(0, 14), min_size=1, max_size=4),

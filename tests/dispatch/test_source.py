@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.tries import tries
 from torchpipe.execution.dispatch import DispatchSource, Mark, dispatch_start
 from torchpipe.execution.epoch import ShardSpec
 from torchpipe.iter import IterableWrapper
@@ -91,7 +92,7 @@ class Dealing(RuleBasedStateMachine):
             assert self.marks[shard].position <= taken * self.spec.num_shards + shard
 
 
-Dealing.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Dealing.TestCase.settings = settings(max_examples=tries(60), stateful_step_count=40, deadline=None)
 TestDealing = Dealing.TestCase
 
 

@@ -137,7 +137,7 @@ SCRIPTS = [block for block in blocks() if block[0].startswith(FIRST) and "__main
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("name", "code", "output"), SCRIPTS, ids=[name for name, _, _ in SCRIPTS])
 def test_first_scripts_run_under_every_start_method(
     name: str, code: str, output: str | None, method: str, warm: Warm, tmp_path: Path

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reading_services.engine.ledger import ShardLedger
 from reading_services.engine.messages import ShardStart
 from reading_services.engine.workers import Arrival
+from tests.tries import tries
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
@@ -128,7 +129,7 @@ class ShardMachine(RuleBasedStateMachine):
         assert resume(self.ledger.restart()) == self.arrived
 
 
-ShardMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
+ShardMachine.TestCase.settings = settings(max_examples=tries(60), stateful_step_count=60)
 TestShardLedger = ShardMachine.TestCase
 
 

@@ -16,6 +16,7 @@ from reading_services.engine.workers import DISPATCHER
 from tests.engine.memory_pool import MemoryReadingService
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs
+from tests.tries import tries
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.iter import IterableWrapper
 
@@ -100,7 +101,7 @@ class Engine(RuleBasedStateMachine):
 
 
 TestEngine = pytest.mark.filterwarnings("ignore")(Engine.TestCase)
-TestEngine.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+TestEngine.settings = settings(max_examples=tries(100), stateful_step_count=20, deadline=None)
 
 
 def test_L1_without_faults_it_is_what_in_process_execution_gives() -> None:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tries import tries
 from torchpipe.formats.example import example_parser, parse_example
 from torchpipe.formats.tfrecord import read_record, write_record
 
@@ -100,7 +101,7 @@ def test_L7_every_changed_byte_and_every_cut_is_an_error_that_names_file_and_byt
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 def test_L7_no_bytes_make_the_parser_fail_otherwise_than_with_a_value_error(data: st.DataObject) -> None:
     whole = records(WRITTEN)[data.draw(st.integers(0, 1))]
     changed = bytearray(whole)

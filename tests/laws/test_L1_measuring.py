@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs
 from tests.laws.test_L1_one_stream import RICH
+from tests.tries import tries
 from torchpipe.stats import tracing
 
 
@@ -31,7 +32,7 @@ def measured(graph: GraphSpec, workers: int | None, num_shards: int, epochs: int
 
 
 @given(graph_specs(), st.integers(1, 3))
-@settings(max_examples=15)
+@settings(max_examples=tries(15))
 def test_L1_measuring_does_not_matter(spec: GraphSpec, num_shards: int) -> None:
     assert measured(spec, None, num_shards) == oracle(spec, num_shards)
 
@@ -43,7 +44,7 @@ def test_L1_measuring_does_not_matter_in_workers(dispatched: bool) -> None:
 
 
 @given(st.data())
-@settings(max_examples=10)
+@settings(max_examples=tries(10))
 def test_L2_a_state_goes_on_with_and_without_measuring(data: st.DataObject) -> None:
     expected = oracle(RICH, 2, epochs=1)[0]
     position = data.draw(st.integers(0, len(expected) - 1))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.laws.executors import PROCESSES, make_loader, make_service, oracle, run
 from tests.laws.graphs import GraphSpec, graph_specs, text_of
+from tests.tries import tries
 from torchpipe import InProcessReadingService
 from torchpipe.iter import IterableWrapper
 
@@ -24,7 +25,7 @@ RICH: GraphSpec = (
 
 
 @given(graph_specs(), st.integers(1, 3), st.integers(1, 3), st.integers(0, 4), st.integers(0, 3))
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L1_worker_count_and_prefetch_do_not_matter(
     spec: GraphSpec, num_shards: int, workers: int, worker_prefetch: int, main_prefetch: int
 ) -> None:

@@ -22,6 +22,7 @@ from tests.laws.graphs import GraphSpec
 from tests.laws.interrupts import Interrupt, Interrupter, before_first
 from tests.laws.test_L1_one_stream import RICH
 from tests.sources import wait_until
+from tests.tries import tries
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import Budget
@@ -54,7 +55,7 @@ def resized(graph: GraphSpec, steps: dict[int, int], num_shards: int = 4) -> lis
 
 @pytest.mark.parametrize("dispatched", [False, True])
 @given(st.dictionaries(st.integers(0, 30), st.integers(1, 4), min_size=1, max_size=4))
-@settings(max_examples=6)
+@settings(max_examples=tries(6))
 def test_L1_another_number_of_processes_does_not_matter(dispatched: bool, steps: dict[int, int]) -> None:
     graph = (*RICH[:3], dispatched)
     assert resized(graph, steps) == oracle(graph, 4)
@@ -173,7 +174,7 @@ class Slow:
 
 @pytest.mark.parametrize("dispatched", [False, True])
 @given(st.dictionaries(st.integers(0, 30), st.integers(1, 4), min_size=1, max_size=3), st.data())
-@settings(max_examples=4)
+@settings(max_examples=tries(4))
 def test_L4_a_death_beside_another_number_of_processes(
     dispatched: bool, steps: dict[int, int], data: st.DataObject
 ) -> None:

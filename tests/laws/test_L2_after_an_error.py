@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.laws.executors import make_loader, make_service, pids
+from tests.tries import tries
 from torchpipe import IterDataPipe
 from torchpipe.iter import IterableWrapper
 
@@ -83,7 +84,7 @@ def run_into(fuse: Fuse, graph: IterDataPipe[Any], service: Any, state: Any = No
     every=st.sampled_from([1, 3, None]),
     num_shards=st.integers(1, 3),
 )
-@settings(max_examples=80)
+@settings(max_examples=tries(80))
 def test_L2_an_item_that_raised_behind_the_device_stage_comes_again(
     before: str,
     after: str,

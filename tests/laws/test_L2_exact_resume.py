@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs, text_of
+from tests.tries import tries
 from torchpipe import ReadingServiceInterface
 
 RICH: GraphSpec = (
@@ -36,7 +37,7 @@ def rest_of(spec: GraphSpec, service: ReadingServiceInterface, state: dict[str, 
 
 
 @given(graph_specs(max_length=25), st.integers(1, 3), st.integers(1, 4), st.data())
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 def test_L2_resume_at_any_position(spec: GraphSpec, num_shards: int, every: int, data: st.DataObject) -> None:
     first, _ = oracle(spec, num_shards)
     count = data.draw(st.integers(0, len(first)))
@@ -55,7 +56,7 @@ def test_L2_resume_at_every_position() -> None:
 
 
 @given(graph_specs(), st.integers(1, 3), st.integers(1, 4), st.data())
-@settings(max_examples=15)
+@settings(max_examples=tries(15))
 def test_L2_resume_with_workers(spec: GraphSpec, num_shards: int, every: int, data: st.DataObject) -> None:
     first, _ = oracle(spec, num_shards)
     count = data.draw(st.integers(0, len(first)))
@@ -64,7 +65,7 @@ def test_L2_resume_with_workers(spec: GraphSpec, num_shards: int, every: int, da
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.sampled_from([None, 2]))
-@settings(max_examples=15)
+@settings(max_examples=tries(15))
 def test_L2_resume_of_a_resume(steps: list[int], workers: int | None) -> None:
     """A run that is stopped again and again, also straight after loading, is one run."""
     epochs = oracle(RICH, 2, epochs=6)

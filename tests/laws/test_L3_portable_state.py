@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs, text_of
 from tests.laws.test_L2_exact_resume import RICH, rest_of, state_after
+from tests.tries import tries
 from torchpipe.errors import StateError, StateMismatchError
 
 EXECUTORS = st.sampled_from([None, 0, 1, 2, 3])
 
 
 @given(graph_specs(), EXECUTORS, EXECUTORS, st.data())
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L3_any_executor_to_any_other(
     spec: GraphSpec, saving: int | None, loading: int | None, data: st.DataObject
 ) -> None:

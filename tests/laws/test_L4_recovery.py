@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.graphs import GraphSpec, graph_specs
 from tests.laws.kills import kills_in, run_with_kills
+from tests.tries import tries
 from torchpipe.errors import WorkerDiedError
 from torchpipe.iter import IterableWrapper
 
@@ -38,7 +39,7 @@ def kill(pid: int, signal_number: int) -> None:
 
 @pytest.mark.nightly
 @given(graph_specs(), st.integers(1, 3), st.data())
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L4_signals_between_items(spec: GraphSpec, workers: int, data: st.DataObject) -> None:
     expected = oracle(spec, 3)
     kills = data.draw(kills_in(expected, most=3), "kills")

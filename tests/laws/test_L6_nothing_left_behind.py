@@ -22,6 +22,7 @@ from tests import leaks
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.laws.interrupts import Interrupt, Interrupter, before_first
 from tests.sources import wait_until
+from tests.tries import tries
 from tests.warm import Warm
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import sample_graph
@@ -93,7 +94,7 @@ def test_L6_however_a_run_ends(ending: str, workers: int | None) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_L6_under_other_start_methods(context: str) -> None:
     workers = 1 if context == "spawn" else 2  # each of whose workers imports torch anew
     for ending in ("break", "exception", "forgotten"):
@@ -155,7 +156,7 @@ def test_L6_processes_end_when_the_last_reference_is_dropped(graph: Any, ending:
 
 
 @given(st.lists(st.tuples(st.sampled_from(ENDINGS), st.sampled_from([None, 1, 2])), max_size=3))
-@settings(max_examples=8)
+@settings(max_examples=tries(8))
 def test_L6_any_sequence_of_endings(endings: list[tuple[str, int | None]]) -> None:
     before = leaks.Footprint.take()
     for ending, workers in endings:

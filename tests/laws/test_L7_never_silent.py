@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.laws.executors import PROCESSES, make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, build, graph_specs, text_of
+from tests.tries import tries
 from torchpipe import IterDataPipe, NodeIterator
 from torchpipe.errors import NotSerializableError, RemoteTraceback
 from torchpipe.iter import IterableWrapper
@@ -49,7 +50,7 @@ ERRORS = (ValueError, KeyError, StopIteration, GeneratorExit, TwoArguments, Memo
 
 
 @given(graph_specs(), st.integers(1, 3), st.integers(0, 12), st.sampled_from([ValueError, KeyError, TwoArguments]))
-@settings(max_examples=20)
+@settings(max_examples=tries(20))
 def test_L7_an_error_arrives_in_its_place(spec: GraphSpec, shards: int, number: int, error: type[Exception]) -> None:
     def until_error(workers: int | None) -> tuple[list[str], str]:
         with make_loader(build(spec).map(FailAfter(number, error)), make_service(workers, shards)) as loader:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from reading_services import MultiProcessingReadingService
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.laws.graphs import text_of
+from tests.tries import tries
 from torchpipe import IterDataPipe, NodeIterator
 from torchpipe.errors import GraphError, ReplayWarning
 from torchpipe.iter import IterableWrapper
@@ -104,7 +105,7 @@ def test_L1_what_branches_share_is_the_same_in_each() -> None:
 
 
 @given(st.booleans(), st.sampled_from([None, 0, 1, 2, 3]), st.sampled_from([None, 1, 3]), st.integers(1, 5), st.data())
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L2_L3_branches_resume_anywhere(
     dispatched: bool, saved: int | None, loaded: int | None, every: int, data: st.DataObject
 ) -> None:

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
 from tests.services.ranks import FixedRank
+from tests.tries import tries
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService, SnapshotPolicy
 from torchpipe.errors import (
     IteratorInvalidated,
@@ -88,7 +89,7 @@ LOADERS = st.sampled_from([map_style, graph])
 
 
 @given(LOADERS, st.integers(1, 9), st.randoms(use_true_random=False))
-@settings(max_examples=12)
+@settings(max_examples=tries(12))
 def test_every_item_is_finished_once(make: Make, ahead: int, random: Random) -> None:
     """Lives end after some items, with what they have finished since the last state lost, as a model's steps are."""
     state: dict[str, Any] | None = None

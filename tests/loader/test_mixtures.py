@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
+from tests.tries import tries
 from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.iter import IterableWrapper, Mixer
@@ -90,7 +91,7 @@ def test_counts_by_source_are_those_of_what_was_drawn(workers: int) -> None:
 
 
 @given(st.integers(1, 40))
-@settings(max_examples=10)
+@settings(max_examples=tries(10))
 def test_weights_may_change_from_next_change_on_and_not_before(taken: int) -> None:
     loader = loader_of("ab", {"a": 3, "b": 1})
     stream = iter(loader)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
 from tests.exact import exact
+from tests.tries import tries
 from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.steps import StepRows
@@ -99,7 +100,7 @@ def ids(batch: list[dict[str, Any]]) -> list[int]:
     stop=st.integers(0, 6),
     epoch=st.integers(0, 1),
 )
-@settings(max_examples=30)
+@settings(max_examples=tries(30))
 def test_rows_are_those_of_a_run_and_nothing_moves(
     kind: str, before: Any, after: Any, size: int, stop: int, epoch: int
 ) -> None:

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from reading_services import MultiProcessingReadingService
 from tests.laws.graphs import GraphSpec, build, graph_specs
 from tests.skipping import driven, steps
+from tests.tries import tries
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
 
 
 @given(spec=graph_specs(), program=steps)
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 def test_L2_a_skip_is_as_many_nexts(spec: GraphSpec, program: list[tuple[str, int]]) -> None:
     def make(_: int) -> DataLoader2[Any]:
         loader = DataLoader2(build(spec), reading_service=InProcessReadingService(num_shards=2))
@@ -26,7 +27,7 @@ def test_L2_a_skip_is_as_many_nexts(spec: GraphSpec, program: list[tuple[str, in
 
 
 @given(spec=graph_specs(), program=steps)
-@settings(max_examples=5)
+@settings(max_examples=tries(5))
 def test_L2_in_workers_and_elsewhere_after_a_resume(spec: GraphSpec, program: list[tuple[str, int]]) -> None:
     def make(resumes: int) -> DataLoader2[Any]:
         service: Any = InProcessReadingService(num_shards=3)

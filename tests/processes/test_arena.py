@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reading_services.processes.arena import Arena, Slot, SlotReader, SlotWriter
 from tests.laws.executors import PROCESSES
+from tests.tries import tries
 
 PAGE = 4096
 
@@ -436,5 +437,5 @@ class ArenaMachine(RuleBasedStateMachine):
             self.arena.close()
 
 
-ArenaMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
+ArenaMachine.TestCase.settings = settings(max_examples=tries(40), stateful_step_count=40)
 TestArena = ArenaMachine.TestCase

@@ -30,6 +30,7 @@ from tests.services.test_total_shards import (
     on_ranks,
     shards_of,
 )
+from tests.tries import tries
 from torchpipe.errors import RankError, SharedShardsWarning, StateMismatchError
 from torchpipe.iter import IterableWrapper
 from torchpipe.state import merge
@@ -67,7 +68,7 @@ def _breaks(number: int) -> int:
 
 
 @given(SPECS, WORLDS, st.sampled_from([1, 3]))
-@settings(max_examples=20)
+@settings(max_examples=tries(20))
 def test_L1_ranks_that_take_turns_have_the_stream(spec: Any, worlds: tuple[int, tuple[int, ...]], every: int) -> None:
     total, others = worlds
     streams = shards_of(spec, total)
@@ -81,7 +82,7 @@ def test_L1_ranks_that_take_turns_have_the_stream(spec: Any, worlds: tuple[int, 
 
 
 @given(SPECS, WORLDS, st.data())
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L3_the_one_state_loads_under_any_number_of_ranks(
     spec: Any, worlds: tuple[int, tuple[int, ...]], data: st.DataObject
 ) -> None:

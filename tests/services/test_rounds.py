@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tries import tries
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
@@ -74,7 +75,7 @@ SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=7)
 
 
 @given(LENGTHS, SIZES, st.sampled_from([None, Uneven.DROP]), st.data())
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 def test_positions_are_exact_after_every_item(
     lengths: list[int], sizes: list[int], rounds: Uneven | None, data: st.DataObject
 ) -> None:
@@ -113,7 +114,7 @@ def test_positions_are_exact_after_every_item(
 
 
 @given(LENGTHS, SIZES, st.sampled_from([None, Uneven.DROP]), st.data())
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 def test_shards_at_any_positions_go_on_in_the_order_of_rounds(
     lengths: list[int], sizes: list[int], rounds: Uneven | None, data: st.DataObject
 ) -> None:

@@ -23,6 +23,7 @@ from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs, text_of
 from tests.laws.test_L2_exact_resume import rest_of
 from tests.services.ranks import FixedRank, Table, TogetherRank, on_all_ranks
+from tests.tries import tries
 from torchpipe import DataLoader2
 from torchpipe.errors import GraphError, RankError, StateError, StateMismatchError, UnevenWarning
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
@@ -94,7 +95,7 @@ def in_steps(results: list[Run]) -> list[str]:
 
 
 @given(SPECS, TOTALS, st.sampled_from([1, 3]))
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L1_the_ranks_items_in_their_order_are_the_stream(
     spec: GraphSpec, totals: tuple[int, tuple[int, ...]], every: int
 ) -> None:
@@ -110,7 +111,7 @@ def test_L1_the_ranks_items_in_their_order_are_the_stream(
 
 
 @given(SPECS, TOTALS, st.data())
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L3_the_one_state_loads_under_any_number_of_ranks(
     spec: GraphSpec, totals: tuple[int, tuple[int, ...]], data: st.DataObject
 ) -> None:
@@ -139,7 +140,7 @@ def test_L3_the_one_state_loads_under_any_number_of_ranks(
 
 
 @given(SPECS, TOTALS, st.data())
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 def test_L3_ranks_at_different_positions_merge_exactly(
     spec: GraphSpec, totals: tuple[int, tuple[int, ...]], data: st.DataObject
 ) -> None:

@@ -61,7 +61,7 @@ def test_L2_exact_resume_of_unbatch(level: int, pulls: int) -> None:
     check_node(lambda: CountingSource(NESTED).unbatch(level), pulls=lambda k: pulls * k)
 
 
-@given(st.lists(st.lists(st.lists(st.integers()))), st.integers(1, 4))
+@given(st.lists(st.lists(st.lists(st.integers(), max_size=3), max_size=3), max_size=4), st.integers(1, 4))
 def test_L2_unbatch_resumes_within_deep_lists(items: list[list[list[int]]], size: int) -> None:
     check_node(
         lambda: CountingSource(items).batch(size, wrapper_class=list).unbatch(3),

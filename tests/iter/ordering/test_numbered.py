@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reading_services import InProcessReadingService, MultiProcessingReadingService
+from tests.tries import tries
 from torchpipe import DataLoader2
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper, IterDataPipe, JsonlReader
@@ -129,7 +130,7 @@ def test_L3_states_that_hold_the_items_load_too(path: str, monkeypatch: pytest.M
             assert list(loader) == expected[700:]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 @given(length=st.integers(0, 120), buffer_size=st.integers(1, 40), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_L2_at_any_place_with_any_buffer(
     tmp_path_factory: pytest.TempPathFactory, length: int, buffer_size: int, cuts: list[int]
