@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset
@@ -108,6 +109,7 @@ OF_CLASS: dict[tuple[str, str], tuple[Any, Any]] = {
     ("DynamicBatcher", "overflow"): ("drop", "keep"),
     ("Batcher", "last"): ("drop", "keep"),
     ("ParquetReader", "filter"): ([("a", ">=", 0)], [("a", ">=", 10)]),
+    ("ParquetReader", "partitioning"): (pa.schema([("a", "int32")]), pa.schema([("a", "string")])),
     ("ArrowReader", "filter"): ([("a", ">=", 0)], [("a", ">=", 10)]),
     ("HashChecker", "hash_dict"): ({"a": "0" * 64}, {"a": "1" * 64}),
     ("IterableWrapper", "iterable"): ([1, 2], [1, 3]),

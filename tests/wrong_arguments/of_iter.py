@@ -221,6 +221,8 @@ FORMS += [  # files and what is in them
     wrong("read_csv", ValueError, "header", ["a"], header=False),
     *each("read_csv.columns read_parquet.columns read_arrow.columns", ValueError, "id", []),
     *each("read_parquet.columns read_arrow.columns", ValueError, ["a", "a"]),
+    *each("read_parquet.partitioning", ValueError, "dir"),
+    *each("read_parquet.partitioning", TypeError, ["a"]),
     *each("read_parquet.format read_arrow.format", ValueError, "arrow"),
     *each("read_parquet.filter read_arrow.filter", ValueError, ["id", ">", 3]),
     *each("read_parquet.filter read_arrow.filter", TypeError, str),

@@ -609,6 +609,7 @@ class IterMethods(Generic[T_co]):
         format: str | None = None,
         fill_null: Any = None,
         use_threads: bool = False,
+        partitioning: Any = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""

@@ -14,8 +14,9 @@ from torchpipe.formats.storage.remote import file_system
 from torchpipe.formats.storage.streams import stamp_of, stamp_of_path
 from torchpipe.formats.tables.blocks import Blocks, in_chunks
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
+from torchpipe.formats.tables.partitions import Partitions
 
-__all__ = ["ParquetBlocks", "RowGroupTables", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
+__all__ = ["NoBlocks", "ParquetBlocks", "RowGroupTables", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
 
 
 _STREAM_BYTES = 1 << 20  # of each column, that are read at a time
@@ -90,18 +91,27 @@ class ParquetBlocks(Blocks):
         storage_options: Mapping[str, Any] | None,
         *,
         part: bool,
+        partitions: Partitions | None = None,
     ) -> None:
         self.path = path
+        self._partitions = partitions
+        self._given = {} if partitions is None else partitions.values(path)
         self._opened: Any = open_up_to(path, None, storage_options) if part and is_remote(path) else None
         self._file, self.stamp = open_parquet(path, storage_options, self._opened)
         self._keep = keep
         self._use_threads = use_threads
         self._storage_options = storage_options
         self._fragment: Any = None
+        self._schema: Any = None
         names = self._file.schema_arrow.names
+        both = next((name for name in names if name in self._given), None)
+        names = [*names, *self._given]
         self._columns = list(columns or names)
+        self._read = [name for name in self._columns if name not in self._given]
         self.count = self._file.num_row_groups
         try:
+            if both is not None:
+                raise ValueError(f"{path} has a column {both!r}, and its path names one: leave partitioning out")
             check_columns_of(path, names, self._columns)
         except ValueError:
             self.close()
@@ -124,7 +134,7 @@ class ParquetBlocks(Blocks):
     def row_bytes(self, block: int) -> float:
         group = self._file.metadata.row_group(block)
         columns = [group.column(number) for number in range(group.num_columns)]
-        read = [column for column in columns if _is_of(column.path_in_schema, self._columns)]
+        read = [column for column in columns if _is_of(column.path_in_schema, self._read)]
         size = sum(max(column.total_uncompressed_size, _plain_size(column)) for column in read)
         return float(size / max(1, group.num_rows))
 
@@ -132,9 +142,12 @@ class ParquetBlocks(Blocks):
         if self._keep is not None:
             return in_chunks(self._filtered(block, rows), rows)
         batches = self._file.iter_batches(
-            batch_size=rows, row_groups=[block], columns=self._columns, use_threads=self._use_threads
+            batch_size=rows, row_groups=[block], columns=self._read, use_threads=self._use_threads
         )
-        return in_chunks((batch.select(self._columns) for batch in batches), rows)
+        return in_chunks((self._whole(batch).select(self._columns) for batch in batches), rows)
+
+    def _whole(self, batch: Any) -> Any:
+        return batch if self._partitions is None else self._partitions.add_to(batch, self._given)
 
     def _filtered(self, group: int, rows: int) -> Iterator[Any]:
         if self._fragment is None:
@@ -145,6 +158,7 @@ class ParquetBlocks(Blocks):
             use_buffered_stream=streamed, buffer_size=_STREAM_BYTES, pre_buffer=not streamed
         )
         scanner = fragment.scanner(
+            schema=self._schema,
             columns=self._columns,
             filter=self._keep,
             use_threads=self._use_threads,
@@ -163,7 +177,11 @@ class ParquetBlocks(Blocks):
         if is_remote(path):
             remote, path = file_system(path, self._storage_options)
             system = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(remote))
-        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, filesystem=system)
+        given = {} if self._partitions is None else {"partition_expression": self._partitions.expression(self.path)}
+        self._schema = pyarrow.schema(
+            [*self._file.schema_arrow, *(self._partitions.schema if self._partitions else ())]
+        )
+        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, filesystem=system, **given)
         fragment.ensure_complete_metadata()
         return fragment
 
@@ -174,6 +192,29 @@ class ParquetBlocks(Blocks):
 def _is_of(path: str, columns: Sequence[str]) -> bool:
     """True if a column of the file, such as ``tokens.list.element``, belongs to one of ``columns``."""
     return any(path == name or path.startswith(f"{name}.") for name in columns)
+
+
+class NoBlocks(Blocks):
+    """Of a file that is not opened: a filter keeps none of its rows."""
+
+    stamp = None
+    unit = "row group"
+    count = 0
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def length(self, block: int) -> int | None:
+        return 0
+
+    def row_bytes(self, block: int) -> float:
+        return 0.0
+
+    def chunks(self, block: int, rows: int) -> Iterator[Any]:
+        return iter(())
+
+    def close(self) -> None:
+        return
 
 
 class RowGroups(Records[Any]):

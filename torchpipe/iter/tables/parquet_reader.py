@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.pieces.plan import Piece
-from torchpipe.formats.tables.parquet import ParquetBlocks, import_parquet, rows_in
+from torchpipe.formats.tables.blocks import TableRecords
+from torchpipe.formats.tables.parquet import NoBlocks, ParquetBlocks, import_parquet, rows_in
+from torchpipe.formats.tables.partitions import Partitions, check_fields, hive_fields
 from torchpipe.iter._shared.paths import PathList, Paths
 from torchpipe.iter._shared.pieces import rows_kept
 from torchpipe.iter._shared.tables import TableReader
 from torchpipe.node.datapipe import functional_datapipe
 from torchpipe.node.plain import plain
+from torchpipe.node.validate import check_choice
 
 __all__ = ["ParquetReader"]
 
@@ -34,6 +38,13 @@ class ParquetReader(TableReader):
     stand there: a value, or a dict of one for each column. No batch goes over the end of a row group:
     its last one may be shorter (``rebatch`` evens them out). ``use_threads`` lets pyarrow decode columns in parallel.
 
+    ``partitioning="hive"`` adds the columns that stand in the paths (``year=2024/month=01/part-0.parquet``) behind
+    those of the file, of the types that ``pyarrow.dataset`` gives them: int32 if all values are such numbers, else
+    text. Or a ``pyarrow.Schema`` says names and types, as it has to behind a node that yields paths. ``columns`` and
+    ``filter`` may name them. A file of which a filter's conditions on them keep nothing is not opened: those of a list;
+    an expression has to be of these columns alone, else row groups are left out. None, the default, reads what the
+    files hold: a folder named ``a=b`` adds nothing by itself.
+
     State: the row group and the row in it. Resuming decodes that row group again, up to the row. A sharding point
     straight after it makes a shard read only the row groups that hold rows, or batches, of its own.
 
@@ -43,7 +54,7 @@ class ParquetReader(TableReader):
     """
 
     unit = "row groups"
-    fingerprint_ignores = ("storage_options", "use_threads")
+    fingerprint_ignores = ("storage_options", "use_threads", "partitions")
 
     def __init__(
         self,
@@ -55,11 +66,35 @@ class ParquetReader(TableReader):
         format: str | None = None,
         fill_null: Any = None,
         use_threads: bool = False,
+        partitioning: Any = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         import_parquet(filter is not None)
         super().__init__(datapipe, columns, filter, batch_size, format, fill_null, storage_options)
         self.use_threads = use_threads
+        self.partitions: Partitions | None = None
+        self.partitioning: Any = None  # plain: names and types, and a digest of what the paths that are named say
+        if partitioning is not None:
+            self._divide(partitioning, filter)
+
+    def _divide(self, partitioning: Any, filter: Any) -> None:
+        """Raises: ValueError, TypeError."""
+        paths = self.source.paths if isinstance(self.source, PathList) else ()
+        if isinstance(partitioning, str):
+            check_choice("partitioning", partitioning, ("hive",))
+            if not paths:
+                raise ValueError(
+                    "partitioning='hive' makes types of the values in all paths, which are not known behind a node "
+                    "that yields them: give it the names and types, partitioning=pyarrow.schema([('year', 'int32')])"
+                )
+            schema = hive_fields(paths)
+        else:
+            schema = check_fields(partitioning)
+        self.partitions = Partitions(schema, filter)
+        said = [[str(value) for value in self.partitions.values(path).values()] for path in paths]
+        self.partitioning = [
+            [[field.name, str(field.type)] for field in schema], hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+        ]  # fmt: skip
 
     def piece_of(self, item: object) -> tuple[str, tuple[int, int] | None]:
         if isinstance(item, Piece) or not (isinstance(item, tuple | list) and len(item) == 2):
@@ -69,8 +104,16 @@ class ParquetReader(TableReader):
             raise TypeError(f"read_parquet needs paths or pairs (path, row group), got {item!r:.80}")
         return super().piece_of(path)[0], (group, group + 1)
 
+    def records(self, item: Any) -> TableRecords:
+        path = self.piece_of(item)[0]
+        if self.partitions is None or not self.partitions.drops(path):
+            return super().records(item)
+        return TableRecords(NoBlocks(path), self.batch_size, self.format, self.fill_null)
+
     def blocks(self, path: str, part: bool) -> ParquetBlocks:
-        return ParquetBlocks(path, self.columns, self.keep, self.use_threads, self.storage_options, part=part)
+        return ParquetBlocks(
+            path, self.columns, self.keep, self.use_threads, self.storage_options, part=part, partitions=self.partitions
+        )
 
     def __len__(self) -> int:
         """Rows or batches, known from the ends of files that are named. Raises: TypeError after a node that yields
