@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -106,7 +107,6 @@ def test_what_datasets_wrote_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_L5_resuming_reads_no_more_the_further_on(tmp_path: Path, kind: str) -> None:
-    import fsspec
 
     path = tmp_path / "a.arrow"
     write(path, kind, pa.table({"noise": np.random.default_rng(0).integers(0, 1 << 62, 400_000)}), 10_000)
@@ -145,3 +145,31 @@ def test_L8_forged_states_are_refused(tmp_path: Path) -> None:
             again.load_state_dict({**good, "iterator": {**good["iterator"], "place": place}})
             next(again)
         again.close()
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("kind", ["file", "stream"])
+def test_L2_compressed_buffers_dictionaries_that_grow_and_views(tmp_path: Path, kind: str, compression: str) -> None:
+    def rows(first: int, count: int) -> pa.RecordBatch:
+        codes = pa.array([f"v{number}" for number in range(first, first + count)]).dictionary_encode()
+        texts = pa.array([f"a text that is no short one {number}" for number in range(first, first + count)])
+        return pa.record_batch({"id": range(first, first + count), "code": codes, "text": texts.cast(pa.string_view())})
+
+    path = tmp_path / "a"
+    options = pa.ipc.IpcWriteOptions(compression=compression, emit_dictionary_deltas=kind == "file")
+    batches = [rows(0, 5), rows(5, 4), rows(9, 7)]
+    if kind == "file":
+        batches = pa.Table.from_batches(batches).unify_dictionaries().to_batches()
+    with (pa.ipc.new_file if kind == "file" else pa.ipc.new_stream)(path, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    url = f"memory://torchpipe-arrow/{kind}-{compression}"
+    fsspec.filesystem("memory").put(str(path), url)
+    expected = [row for batch in batches for row in batch.to_pylist()]
+    for place in (path, url):
+        assert list(ArrowReader(place)) == expected
+        kept = [("text", ">", "a text that is no short one 3"), ("id", "<", 12)]
+        assert list(ArrowReader(place, filter=kept)) == [
+            row for row in expected if row["text"][28:] > "3" and row["id"] < 12
+        ]
+        check_node(lambda place=place: ArrowReader(place).sharding_filter(), epochs=[0], num_shards=2, positions=3)

@@ -15,7 +15,7 @@ from torchpipe.formats.storage.content import open_stored
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import stamp_of
 from torchpipe.formats.tables.blocks import Blocks, in_chunks
-from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
+from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow, without_views
 
 __all__ = ["ArrowBlocks", "arrow_batches"]
 
@@ -136,13 +136,14 @@ class ArrowBlocks(Blocks):
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
         batch = self._batch(block)
         batch.validate(full=True)  # what a damaged file says of its texts would be read wherever it leads
+        batch = without_views(batch)
         return in_chunks(iter([batch.select(self._columns)]) if self._keep is None else self._filtered(batch), rows)
 
     def _filtered(self, batch: Any) -> Iterator[Any]:
         import pyarrow.dataset
 
         scanner = pyarrow.dataset.Scanner.from_batches(
-            [batch], schema=self._schema, columns=self._columns, filter=self._keep, use_threads=False
+            [batch], schema=batch.schema, columns=self._columns, filter=self._keep, use_threads=False
         )
         yield from scanner.to_batches()
 

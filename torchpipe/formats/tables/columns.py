@@ -19,7 +19,7 @@ from torchpipe.compat.packages import needs
 
 __all__ = [
     "FORMATS", "RowMaker", "batch_maker", "check_columns", "check_columns_of", "check_filter", "check_format",
-    "import_pyarrow",
+    "import_pyarrow", "without_views",
 ]  # fmt: skip
 
 FORMATS = ("python", "numpy", "torch", "arrow")
@@ -31,6 +31,17 @@ _DTYPES |= {"halffloat": np.dtype("float16"), "float": np.dtype("float32"), "dou
 def import_pyarrow() -> Any:
     """Raises: ImportError that names the package."""
     return needs("pyarrow", "reading parquet and Arrow files")
+
+
+def without_views(batch: Any) -> Any:
+    """The record batch with its views of texts and bytes, as Polars writes them, as ``large_string`` and
+    ``large_binary``: pyarrow has no functions that take rows of a view, or compare them."""
+    pa = import_pyarrow()
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    if not any(kind in plain for kind in batch.schema.types):
+        return batch
+    schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in batch.schema])
+    return batch.cast(schema)
 
 
 def check_columns(columns: object) -> tuple[str, ...] | None:
