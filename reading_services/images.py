@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from torchpipe.errors import NotSerializableError
-from torchpipe.node.traits import DataPipe, node_name, with_inputs
+from torchpipe.errors import LargeGraphWarning, NotSerializableError
+from torchpipe.node.announce import warn_user
+from torchpipe.node.traits import DataPipe, is_node, node_name, with_inputs
+from torchpipe.stats.text import format_bytes
 
 __all__ = ["image_of"]
 
 Image = TypeVar("Image")
 
 _MOST_LEVELS = 8  # of attributes of attributes
+_MUCH_BYTES = 100_000_000  # for each worker
+_MANY_ITEMS = 1_000_000
+_FEW_ITEMS = 100  # of a container, of which each is looked into
+_MOST_OBJECTS = 10_000
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _OPEN_IT_THERE = "Open files, locks, connections and the like when they are first used, or in worker_init_fn"
 _START_IT_THERE = (
     "A generator or other iterator cannot leave its process: give an object whose __iter__ starts it (a class with "
@@ -34,10 +44,12 @@ def image_of(
     """What workers are sent: ``make(graphs, *others)``. ``nodes``: those of the graphs, inputs first.
 
     Raises: NotSerializableError, naming the first node, with its attribute, or which of the others cannot be sent
-    ``to`` a worker. ``advice``: what else can be done; ``name``: what a node is called.
+    ``to`` a worker. ``advice``: what else can be done; ``name``: what a node is called. A LargeGraphWarning names what
+    makes it large.
     """
+    nodes = list(nodes)
     try:
-        return make(graphs, *others.values())
+        image = make(graphs, *others.values())
     except Exception as error:
         for node in nodes:
             singly = with_inputs(node, lambda _: cast("DataPipe", _Input()))
@@ -45,6 +57,54 @@ def image_of(
                 raise NotSerializableError(f"{name(node)} cannot be sent to {to}: {what}{advice}") from error
         what = _what_fails(others.items(), make) or f"{type(error).__name__}: {error}"
         raise NotSerializableError(f"the loader cannot be sent to {to}: {what}{advice}") from error
+    _tell_if_large(_sent_bytes(image), nodes, to, name)
+    return image
+
+
+def _sent_bytes(image: Any) -> int | None:
+    """What each worker is sent; None if nothing is, since it is forked."""
+    return len(image) if isinstance(image, bytes) else getattr(image, "sent_bytes", None)
+
+
+def _tell_if_large(sent_bytes: int | None, nodes: Iterable[DataPipe], to: str, name: Callable[[DataPipe], str]) -> None:
+    if sent_bytes is not None and sent_bytes < _MUCH_BYTES:
+        return
+    found = [_longest(node) for node in nodes]
+    path, owner, longest = max(found, key=lambda one: len(one[2]))
+    what = f"`{path}` of {name(owner)}, a {type(longest).__name__} of {len(longest):,} items"
+    if sent_bytes is not None:
+        most = f": most of it may be {what}" if len(longest) >= _MANY_ITEMS // 10 else ""
+        text = f"{format_bytes(sent_bytes)} are sent to {to}, to each a copy of its own{most}"
+    elif len(longest) >= _MANY_ITEMS:
+        text = f"each forked worker comes to have a copy of {what}, since looking at an item writes beside it"
+    else:
+        return
+    warn_user(
+        f"{text}. torchpipe.shared_list(items) is in memory once for all processes; so are arrays and tensors",
+        LargeGraphWarning,
+    )
+
+
+def _longest(node: DataPipe) -> tuple[str, DataPipe, Any]:
+    """The longest container of objects in the attributes of ``node``, and where it is."""
+    found: tuple[str, Any] = "", ()
+    waiting, seen = deque[tuple[str, Any]](vars(node).items()), set[int]()
+    while waiting and len(seen) < _MOST_OBJECTS:
+        path, value = waiting.popleft()
+        if id(value) in seen or path.count(".") > _MOST_LEVELS or is_node(value):
+            continue
+        seen.add(id(value))
+        if type(value) in _CONTAINERS:
+            if len(value) > len(found[1]):
+                found = path, value
+            if len(value) <= _FEW_ITEMS:
+                items = value.items() if type(value) is dict else enumerate(value)
+                waiting += [(f"{path}[{key!r:.40}]" if type(key) in (int, str) else path, part) for key, part in items]
+        elif not isinstance(value, type | ModuleType):
+            inner = "" if path == "fetch" else f"{path}."  # users know what is in it
+            with suppress(Exception):  # an object of the user's may have attributes of its own kind
+                waiting += [(f"{inner}{key}", part) for key, part in vars(value).items()]
+    return found[0], node, found[1]
 
 
 class _Input:

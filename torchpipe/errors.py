@@ -9,6 +9,7 @@ __all__ = [
     "GraphError",
     "ItemChangedError",
     "IteratorInvalidated",
+    "LargeGraphWarning",
     "LargeStateWarning",
     "NotSerializableError",
     "OpaqueStateWarning",
@@ -100,6 +101,12 @@ class ReplicatedSourceWarning(UserWarning):
 
 class SharedShardsWarning(UserWarning):
     """The ranks do not divide the shards, and several run the same ones. Rank 0 gives it when a loader is built."""
+
+
+class LargeGraphWarning(UserWarning):
+    """Each worker is sent more than 100 MB, or comes to have a copy of a list of a million objects. Given when what
+    workers run is pickled, or about to be forked.
+    """
 
 
 class LargeStateWarning(UserWarning):

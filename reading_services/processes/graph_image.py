@@ -36,6 +36,13 @@ class GraphImage:
         self._fd = fd
         self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
 
+    @property
+    def sent_bytes(self) -> int | None:
+        """What each process has of it for itself, but for what it maps; None if nothing is sent."""
+        if self._inherited is not None:
+            return None
+        return self._positions[0][1] if self._positions else len(self._body)
+
     @classmethod
     def of(cls, *parts: Any) -> GraphImage:
         """The image of ``parts``. Raises: whatever pickling them raises."""
