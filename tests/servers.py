@@ -71,6 +71,10 @@ def web_server() -> Iterator[WebServer]:
             with suppress(ConnectionError):  # who asked wanted the headers alone
                 self.wfile.write(body if failure is None else body[: failure["after"]])
 
+        def do_HEAD(self) -> None:
+            status = state.pages.get(self.path, Page(status=404)).status
+            self.send_error(501 if status == 200 else status)  # who is not refused asks by GET
+
         def log_message(self, *_: Any) -> None:
             pass
 

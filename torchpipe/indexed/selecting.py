@@ -28,6 +28,8 @@ class SelectingIterator(NodeIterator[T]):
     ``positions`` is not None where the input yields positions; ``choose`` then sees and yields these.
     """
 
+    strides = False  # True if the input leaves out itself what is not chosen
+
     def __init__(self, node: DataPipe, context: Context, source: DataPipe) -> None:
         super().__init__(node, context, source)
         self._reads = not self.skips() and self.source.positional  # else there is no need to, or the node behind does

@@ -57,6 +57,15 @@ class AheadFile(io.RawIOBase):
     def version(self) -> str | None:
         return self._file.version
 
+    def begin_at(self, start: int, stop: int | None) -> None:
+        """Ask for the first bytes of a reader who begins at byte ``start`` (a negative number: so many before the end),
+        and may stop at ``stop``."""
+        if start < 0:
+            start = max(0, self.size + start)
+        limit = min(self.size, self.size if stop is None else stop, start + min(_FIRST_BYTES, self._ahead_bytes))
+        while start < limit and (part := self._add(start, limit, needed=False)) is not None:
+            start = part.stop
+
     def readable(self) -> bool:
         return True
 

@@ -3,8 +3,7 @@
 Who owns what
     a thread    belongs to the process's ``RequestThreads``. It begins when there is more to ask for than threads that
                 wait, and ends when nothing was to do for a moment: nobody need close anything
-    a Request   belongs to the file that made it. A thread that runs it holds it, and nothing of the file but the
-                function that asks the server
+    what runs   belongs to whoever has submitted it. Of a file, a Request holds the function that asks the server alone
 
 How each wait ends
     a thread waits for a request    one comes; ``_IDLE_S``; the process ends
@@ -22,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from torchpipe.ahead.at_exit import end_at_exit, join_all
 
@@ -70,17 +70,22 @@ class Request:
         return self._ask() if self._data is None else self._data
 
 
+class Runs(Protocol):
+    def run(self) -> object:
+        """Called in a thread. Does not raise."""
+
+
 class RequestThreads:
     """Runs requests, in the order they come, up to ``THREADS`` at a time. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[Runs] = deque()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._ended = False
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Runs) -> None:
         with self._changed:
             if self._ended:
                 return  # the reader runs it, should it come so far
@@ -99,7 +104,7 @@ class RequestThreads:
             request.run()
             del request  # its bytes are the file's
 
-    def _next(self) -> Request | None:
+    def _next(self) -> Runs | None:
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: self._waiting or self._ended, _IDLE_S)

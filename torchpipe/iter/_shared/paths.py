@@ -10,6 +10,7 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.formats.storage.listed import check_listed, listed_files
 from torchpipe.formats.storage.paths import expand_paths, is_remote
 from torchpipe.indexed.keys import KeysIterator
+from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -17,7 +18,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name, stream_arguments, traits_of, walk
 from torchpipe.state.shared_list import SharedList
 
-__all__ = ["ListedKeys", "PathList", "Paths", "as_paths", "local_files", "made_of_files", "named_files"]
+__all__ = ["ListedKeys", "PathList", "Paths", "as_paths", "coming", "local_files", "made_of_files", "named_files"]
 
 T = TypeVar("T")
 
@@ -58,6 +59,12 @@ class ListedKeys(KeysIterator[T]):
     State: with these. A resume with any other is refused.
     """
 
+    def coming(self, count: int) -> list[T]:
+        """The next items, up to ``count`` of them: they are known, and nothing is pulled."""
+        first = self.position + (self._part - self.position) % self._parts
+        places = range(first, self._length, self._parts)[:count]
+        return [] if self._held is None else [self._data[self._held[place]] for place in places]
+
     def get_state(self) -> dict[str, Any]:
         node: Any = self.node
         return {**super().get_state(), "files": list(node.listed)}
@@ -66,6 +73,13 @@ class ListedKeys(KeysIterator[T]):
         node: Any = self.node
         check_listed(f"what {type(node).__name__} found", state["files"], node.listed, node.paths)
         super().set_state(state)
+
+
+def coming(source: NodeIterator[Any], count: int) -> list[Any]:
+    """The next items of ``source``, up to ``count`` of them, if they are known without pulling anything; else none."""
+    if isinstance(source, SelectingIterator) and source.strides:
+        source = source.source
+    return source.coming(count) if isinstance(source, ListedKeys) else []
 
 
 def as_paths(name: str, paths: Any, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[Any]:

@@ -17,12 +17,14 @@ from typing import Any, ClassVar, TypeVar
 from torchpipe.formats.pieces.plan import Piece, check_unchanged
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.formats.storage.content import Content, check_compression
+from torchpipe.formats.storage.opened_ahead import FILES, OpenedAhead, Place
 from torchpipe.formats.storage.options import check_storage_options
+from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import StreamWrapper, can_seek
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pairs import path_and_stream
-from torchpipe.iter._shared.paths import as_paths, made_of_files, named_files
+from torchpipe.iter._shared.paths import as_paths, coming, made_of_files, named_files
 from torchpipe.node.announce import COMPRESSED
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -35,6 +37,8 @@ __all__ = ["ContentReader", "FileReader", "Spot", "StreamReader"]
 T = TypeVar("T")
 
 _END: Any = object()
+_IN_BYTES = ("lines", "samples", "records")  # units of pieces that begin at a byte
+_BEFORE_BYTES = 1 << 12  # that a reader may look at: does a line end there?
 _MUCH_BYTES = 64 << 20  # reading so much again takes a moment, and is announced
 
 
@@ -50,6 +54,7 @@ class FileReader(IterDataPipe[T]):
 
     form: ClassVar[str]
     unit: ClassVar[str] = "files"  # of the pieces that it can read by themselves
+    begins_at: ClassVar[int] = 0  # of a whole file: the byte that is read first; negative: so many before the end
     divided_by = "shard_pieces"
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
@@ -80,6 +85,15 @@ class FileReader(IterDataPipe[T]):
     def path_of(self, item: object) -> str:
         """An item as the path of a file that is read whole. Raises: as :meth:`piece_of`."""
         return self.piece_of(item)[0]
+
+    def place_of(self, item: object) -> Place | None:
+        """Where reading what an item names begins, if that is a remote file. Raises: as :meth:`piece_of`."""
+        path, span = self.piece_of(item)
+        if not is_remote(path):
+            return None
+        if span is None or self.unit not in _IN_BYTES:
+            return path, self.begins_at, None
+        return path, max(0, span[0] - _BEFORE_BYTES), span[1]
 
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, named_files(self.source))
@@ -259,6 +273,7 @@ class _FileIterator(_RecordsIterator[T]):
         self.position = 0  # records up to the last one yielded, those passed over included; kept when striding
         self._striding: tuple[int, int] | None = None
         self._passing = False  # over records of other shards
+        self._ahead = OpenedAhead(node.storage_options)
 
     def stride(self, parts: int, part: int) -> bool:
         self._striding = (parts, part)
@@ -276,10 +291,13 @@ class _FileIterator(_RecordsIterator[T]):
     def expand(self, item: Any) -> Records[T]:
         self._item, self._failed = item, None
         try:
-            self._opened = self._records(item)
+            with self._ahead.offered():
+                self._opened = self._records(item)
         except Exception as error:
             error.add_note(f"{node_name(self.node)}: while opening {item!r:.300}")
             raise
+        places = (self.node.place_of(later) for later in coming(self.source, FILES))
+        self._ahead.prepare([place for place in places if place is not None])
         if isinstance(item, Piece):
             try:
                 check_unchanged(item, self._opened.stamp, _plan_file(self.node))
@@ -324,6 +342,7 @@ class _FileIterator(_RecordsIterator[T]):
         try:
             super().close()
         finally:
+            self._ahead.close()
             if self._opened is not None:
                 self._opened.close()
 

@@ -27,6 +27,8 @@ class ZipReader(FileReader[tuple[str, bytes]]):
     encrypted, with the archive and the name; StateError where an archive has changed.
     """
 
+    begins_at = -(1 << 16)  # where the table of what is in it stands
+
     def __init__(self, datapipe: Paths, mask: str = "", *, storage_options: Mapping[str, Any] | None = None) -> None:
         super().__init__(datapipe, storage_options)
         if not isinstance(mask, str):

@@ -54,6 +54,7 @@ class ParquetReader(TableReader):
     """
 
     unit = "row groups"
+    begins_at = -(1 << 16)  # where the table of what is in it stands
     fingerprint_ignores = ("storage_options", "use_threads", "partitions")
 
     def __init__(

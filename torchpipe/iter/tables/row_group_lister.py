@@ -39,6 +39,7 @@ class RowGroupLister(FileReader[tuple[str, int]]):
     """
 
     divided_by = ""
+    begins_at = -(1 << 16)  # where the table of what is in it stands
     names_files = True
     fingerprint_ignores = ("storage_options", "paths", "listed", "groups")
 
