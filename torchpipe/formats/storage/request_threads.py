@@ -25,7 +25,7 @@ from typing import Protocol
 
 from torchpipe.ahead.at_exit import end_at_exit, join_all
 
-__all__ = ["Budget", "Request", "RequestThreads", "budget", "request_threads"]
+__all__ = ["Budget", "Request", "RequestThreads", "Runs", "budget", "request_threads"]
 
 THREADS = 8
 PROCESS_BYTES = 256 << 20  # asked for ahead, of all files that are open in a process

@@ -63,7 +63,8 @@ class RemoteSource:
         rest = self._open_options
         # Who chooses how fsspec reads ahead has that
         chosen = rest.get("cache_type", "none") != "none" or rest.keys() & {"block_size", "cache_options"}
-        if chosen or not file.has_ranges:
+        off = not self.reading.ahead_bytes and self.reading.cache is None
+        if chosen or off or not file.has_ranges:
             return file
         content = f"{self.url}\0{file.version}\0{file.size}"
         return AheadFile(file, self.reading.ahead_bytes, self.reading.cache if self._tells_content else None, content)
