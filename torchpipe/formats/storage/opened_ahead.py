@@ -25,11 +25,11 @@ from torchpipe.formats.storage.ahead import AheadFile
 from torchpipe.formats.storage.request_threads import request_threads
 from torchpipe.formats.storage.sources import RemoteSource
 
-__all__ = ["FILES", "OpenedAhead", "Place", "taken_ahead"]
+__all__ = ["FILES", "Beginning", "OpenedAhead", "taken_ahead"]
 
 FILES = 4
 
-Place = tuple[str, int, "int | None"]
+Beginning = tuple[str, int, "int | None"]
 """A URL, the byte at which reading it begins (a negative number: so many before its end), and where it may stop."""
 
 _offers: ContextVar[OpenedAhead | None] = ContextVar("torchpipe_opened_ahead", default=None)
@@ -38,9 +38,9 @@ _offers: ContextVar[OpenedAhead | None] = ContextVar("torchpipe_opened_ahead", d
 class _Opening:
     """A file that is being opened. ``run`` is called in a thread, all else in the reader's."""
 
-    def __init__(self, source: RemoteSource, place: Place) -> None:
+    def __init__(self, source: RemoteSource, beginning: Beginning) -> None:
         self._source = source
-        self._place = place
+        self._beginning = beginning
         self._lock = threading.Lock()  # of the two below
         self._begun = self._dropped = False
         self._file: AheadFile | None = None
@@ -54,7 +54,7 @@ class _Opening:
         try:
             file = self._source.opened()
             if isinstance(file, AheadFile):
-                file.begin_at(*self._place[1:])
+                file.begin_at(*self._beginning[1:])
                 with self._lock:
                     if not self._dropped:
                         self._file, file = file, None  # type: ignore[assignment]
@@ -89,22 +89,22 @@ class OpenedAhead:
     def __init__(self, options: Mapping[str, Any] | None) -> None:
         self.options = options
         self._pid = os.getpid()
-        self._openings: dict[Place, _Opening] = {}
+        self._openings: dict[Beginning, _Opening] = {}
 
-    def prepare(self, places: Sequence[Place]) -> None:
+    def prepare(self, beginnings: Sequence[Beginning]) -> None:
         """Have these opened, and those before that are not among them closed."""
         self._leave_parent()
-        for place in set(self._openings).difference(places):
-            self._openings.pop(place).drop()
-        for place in places[:FILES]:
-            if place in self._openings:
+        for beginning in set(self._openings).difference(beginnings):
+            self._openings.pop(beginning).drop()
+        for beginning in beginnings[:FILES]:
+            if beginning in self._openings:
                 continue
             try:
-                source = RemoteSource(place[0], self.options)
+                source = RemoteSource(beginning[0], self.options)
             except Exception:  # raised, if it is, where the file is needed
                 continue
             if source.reading.ahead_bytes and source.can_be_ahead():
-                opening = self._openings[place] = _Opening(source, place)
+                opening = self._openings[beginning] = _Opening(source, beginning)
                 request_threads().submit(opening)
 
     @contextmanager
@@ -118,8 +118,8 @@ class OpenedAhead:
 
     def take(self, url: str) -> AheadFile | None:
         self._leave_parent()
-        place = next((place for place in self._openings if place[0] == url), None)
-        return None if place is None else self._openings.pop(place).taken()
+        beginning = next((beginning for beginning in self._openings if beginning[0] == url), None)
+        return None if beginning is None else self._openings.pop(beginning).taken()
 
     def _leave_parent(self) -> None:
         """In a forked child, what the parent opens will never come."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 from torchpipe.formats.pieces.plan import Piece, check_unchanged
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.formats.storage.content import Content, check_compression
-from torchpipe.formats.storage.opened_ahead import FILES, OpenedAhead, Place
+from torchpipe.formats.storage.opened_ahead import FILES, Beginning, OpenedAhead
 from torchpipe.formats.storage.options import check_storage_options
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import StreamWrapper, can_seek
@@ -85,15 +85,6 @@ class FileReader(IterDataPipe[T]):
     def path_of(self, item: object) -> str:
         """An item as the path of a file that is read whole. Raises: as :meth:`piece_of`."""
         return self.piece_of(item)[0]
-
-    def place_of(self, item: object) -> Place | None:
-        """Where reading what an item names begins, if that is a remote file. Raises: as :meth:`piece_of`."""
-        path, span = self.piece_of(item)
-        if not is_remote(path):
-            return None
-        if span is None or self.unit not in _IN_BYTES:
-            return path, self.begins_at, None
-        return path, max(0, span[0] - _BEFORE_BYTES), span[1]
 
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, named_files(self.source))
@@ -296,8 +287,8 @@ class _FileIterator(_RecordsIterator[T]):
         except Exception as error:
             error.add_note(f"{node_name(self.node)}: while opening {item!r:.300}")
             raise
-        places = (self.node.place_of(later) for later in coming(self.source, FILES))
-        self._ahead.prepare([place for place in places if place is not None])
+        beginnings = (_beginning(self.node, later) for later in coming(self.source, FILES))
+        self._ahead.prepare([each for each in beginnings if each is not None])
         if isinstance(item, Piece):
             try:
                 check_unchanged(item, self._opened.stamp, _plan_file(self.node))
@@ -345,6 +336,16 @@ class _FileIterator(_RecordsIterator[T]):
             self._ahead.close()
             if self._opened is not None:
                 self._opened.close()
+
+
+def _beginning(reader: FileReader[Any], item: object) -> Beginning | None:
+    """Where ``reader`` begins to read what an item names, if that is a remote file."""
+    path, span = reader.piece_of(item)
+    if not is_remote(path):
+        return None
+    if span is None or reader.unit not in _IN_BYTES:
+        return path, reader.begins_at, None
+    return path, max(0, span[0] - _BEFORE_BYTES), span[1]
 
 
 def _named(fn: Callable[[Any], T], name: str) -> Callable[[Any], T]:
