@@ -15,16 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import fsspec.asyn
 import numpy as np
 import pytest
 import torch
 import zstandard
 
 from reading_services import MultiProcessingReadingService
+from tests.servers import Page, web_server
 from torchpipe import DataLoader2
 from torchpipe.graph import fingerprint
 from torchpipe.map import MDSFile
 from torchpipe.testing import check_node
+
+fsspec.asyn.get_loop()  # its descriptors stay: no test is to be the one that opens them
 
 # The folder that mosaicml-streaming 0.13.0's MDSWriter made (zstd:19) of two samples with all of its encodings.
 REAL = (
@@ -262,6 +266,24 @@ def test_as_many_decompressed_shards_are_kept_as_there_is_room_for(tmp_path: Pat
         assert readable == [11, 8, 5, 2][:kept]
         for path in folder.glob("*.away"):
             path.rename(path.with_suffix(".zstd"))
+
+
+def test_at_urls_a_sample_is_one_request_and_samples_in_order_are_few(tmp_path: Path) -> None:
+    folder = write_mds(tmp_path / "one", [{"n": number, "text": 30_000} for number in range(200)], per_shard=100)
+    with web_server() as server:
+        for path in folder.iterdir():
+            server.pages[f"/{path.name}"] = Page(path.read_bytes(), {"ETag": '"a"', "Accept-Ranges": "bytes"})
+        node = MDSFile(server.address)
+        assert server.ranged < 5_000
+        assert node[150]["n"] == 150
+        assert node[10]["n"] == 10
+        before, read = len(server.requests), server.ranged
+        assert node[190]["n"] == 190
+        assert len(server.requests) - before == 1
+        assert server.ranged - read < 600_000
+        before = len(server.requests)
+        assert numbers(node) == list(range(200))
+        assert len(server.requests) - before < 30
 
 
 def _is_read(node: Any, number: int) -> bool:

@@ -31,7 +31,7 @@ __all__ = ["Shard", "Shards", "mds_index"]
 _COMPRESSIONS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2"}
 _WORD = struct.Struct("<I")
 _PAIR = struct.Struct("<II")
-_OPEN = 16  # files at URLs that each process keeps open
+_OPEN = 4  # files at URLs that each process keeps open, with what was asked for ahead
 _SHAPE_TYPES = ("<u1", "<u2", "<u4", "<u8")
 _ARRAY_TYPES = {
     8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
@@ -73,7 +73,7 @@ def _array(dtype: str | None, shape: tuple[int, ...] | None, data: bytes) -> Any
 
 
 def _raw_picture(data: bytes) -> Any:
-    """``pil``: width, height, how long the mode's name is, that, the pixels."""
+    """An image as it is in memory: width, height, how long the mode's name is, that, the pixels."""
     Image = needs("PIL.Image", "decoding images (images=None leaves them as bytes)", "pillow")
     width, height, length = struct.unpack_from("<III", data)
     return Image.frombytes(data[12 : 12 + length].decode(), (width, height), data[12 + length :])
@@ -271,6 +271,7 @@ class Shards:
         self._begin()
 
     def _begin(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._contents: OrderedDict[str, bytes] = OrderedDict()
         self._files: OrderedDict[str, Any] = OrderedDict()
@@ -284,6 +285,8 @@ class Shards:
 
     def sample(self, shard: Shard, number: int) -> bytes:
         """Raises: ValueError for a shard that is damaged, cut off or another one than the index means."""
+        if self._process != os.getpid():  # forked: the lock may be held by a thread that is not here
+            self._begin()
         if shard.compression is not None:
             content = self._decompressed(shard)
             return _sample(shard, number, lambda begin, count: content[begin : begin + count])

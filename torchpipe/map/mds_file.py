@@ -30,7 +30,7 @@ class MDSFile(MapDataPipe[dict[str, Any]]):
     images are what ``images`` says: ``"pil"``, ``"rgb8"`` (uint8 arrays of (height, width, 3)), ``"torchrgb8"`` (uint8
     tensors of (3, height, width)) or None, bytes as they are stored. Pickles (``pkl``) are refused.
 
-    Of an uncompressed shard the bytes of the sample alone are read; the file is opened for it, at URLs 16 are kept
+    Of an uncompressed shard the bytes of the sample alone are read; the file is opened for it, at URLs 4 are kept
     open. A compressed one (zstd, gz, bz2) is decompressed to memory when a sample of it is read: each process keeps
     the last used ones, ``max_bytes`` of them and one at least, so read these in order, not shuffled as a whole.
 

@@ -107,7 +107,6 @@ def test_what_datasets_wrote_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_L5_resuming_reads_no_more_the_further_on(tmp_path: Path, kind: str) -> None:
-
     path = tmp_path / "a.arrow"
     write(path, kind, pa.table({"noise": np.random.default_rng(0).integers(0, 1 << 62, 400_000)}), 10_000)
     node = ArrowReader(fsspec.filesystem("file").unstrip_protocol(str(path)), batch_size=10_000)  # read, not mapped

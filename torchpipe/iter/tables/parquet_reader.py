@@ -92,10 +92,14 @@ class ParquetReader(TableReader):
         else:
             schema = check_fields(partitioning)
         self.partitions = Partitions(schema, filter)
-        said = [[str(value) for value in self.partitions.values(path).values()] for path in paths]
-        self.partitioning = [
-            [[field.name, str(field.type)] for field in schema], hashlib.sha256(repr(said).encode()).hexdigest()[:16]
-        ]  # fmt: skip
+        said: dict[str, bytes] = {}  # by folder, of which there are fewer than files
+        made = hashlib.sha256()
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            if folder not in said:
+                said[folder] = repr([str(value) for value in self.partitions.values(path).values()]).encode()
+            made.update(said[folder])
+        self.partitioning = [[[field.name, str(field.type)] for field in schema], made.hexdigest()[:16]]
 
     def piece_of(self, item: object) -> tuple[str, tuple[int, int] | None]:
         if isinstance(item, Piece) or not (isinstance(item, tuple | list) and len(item) == 2):
