@@ -15,8 +15,11 @@ from torchpipe.stats.model import Section
 from torchpipe.stats.nodes import Made
 from torchpipe.stats.service import EventLog, ServiceFigures
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, MAKING, SENDING, Times
+from torchpipe.stats.text import format_bytes
 
 __all__ = ["WorkerStats"]
+
+_MUCH_GROWTH_BYTES = 512_000_000
 
 
 class WorkerStats:
@@ -26,6 +29,8 @@ class WorkerStats:
         self._before: dict[int, WorkerCounters] = {}  # what they had done when the epoch began
         self._ended: dict[int, WorkerCounters] = {}  # what those did in it that have ended
         self._restarts: dict[int, int] = {}
+        self._private_bytes: dict[int, int] = {}  # of each worker by pid, when it was first told
+        self._grown: set[int] = set()
         self.events = EventLog()
         self.figures = ServiceFigures()
 
@@ -70,6 +75,7 @@ class WorkerStats:
             if counters is not None:
                 since = self._since(worker.number, counters)
                 rows.append(self._row(worker, counters, since.times, of_worker.get(worker.number, [])))
+                self._look_at_memory(worker.name, counters.pid, counters.times.private_bytes)
                 section: Section = "dispatch" if worker.number == DISPATCHER else "shard"
                 busy = rows[-1].busy_share > 0.5
                 made.setdefault(section, []).append(Made(since.nodes, since.times.made, busy))
@@ -93,6 +99,19 @@ class WorkerStats:
             made={section: tuple(items) for section, items in made.items()},
         )
 
+    def _look_at_memory(self, name: str, pid: int, private_bytes: int) -> None:
+        """Tell of a worker that has come to have much for itself, once."""
+        first = self._private_bytes.setdefault(pid, private_bytes) if private_bytes else 0
+        if first and private_bytes - first > _MUCH_GROWTH_BYTES and pid not in self._grown:
+            self._grown.add(pid)
+            self.events.tell(
+                "memory",
+                name,
+                f"its own memory has grown from {format_bytes(first)} to {format_bytes(private_bytes)}: a forked worker "
+                "copies the lists that it reads (torchpipe.shared_list does away with that), or "
+                "something keeps what it makes",
+            )
+
     def _row(self, worker: Worker, counters: WorkerCounters, spent: Times, mine: list[ShardLedger]) -> ProcessStats:
         number, times = worker.number, counters.times
         return ProcessStats(
@@ -112,6 +131,7 @@ class WorkerStats:
             input_wait_s=spent.seconds(AWAITING_INPUT),
             cpu_s=spent.cpu_ns / 1e9 if spent.cpu_ns > 0 else None,  # it is told now and then
             memory_bytes=times.memory_bytes or None,
+            private_bytes=times.private_bytes or None,
         )
 
     def _since(self, number: int, counters: WorkerCounters) -> WorkerCounters:

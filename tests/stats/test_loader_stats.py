@@ -96,6 +96,7 @@ def test_each_process_says_what_it_does() -> None:
         for worker in workers_of(ended):  # however short the epoch was
             assert 0 < (worker.cpu_s or 0.0) <= (ended.consumer.start_s or 0.0) + ended.consumer.elapsed_s + 0.1
             assert (worker.memory_bytes or 0) > 1e7
+            assert worker.memory_bytes > (worker.private_bytes or 0) > 1e5
         assert stats.method == "fork"
 
 

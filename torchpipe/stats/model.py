@@ -171,6 +171,7 @@ class ProcessStats(_Data):
     input_wait_s: float = 0.0  # for what other processes deal
     cpu_s: float | None = None  # CPU seconds of the process, all its threads
     memory_bytes: int | None = None  # resident; pages that processes share count in each
+    private_bytes: int | None = None  # of these, in pages that no other process has: looked at each 10 s
 
     @property
     def busy_s(self) -> float:
@@ -229,7 +230,9 @@ class Event(_Data):
     """Something that happened, for logs and timelines."""
 
     at: float  # time.time()
-    kind: Literal["restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned", "skip", "uneven"]
+    kind: Literal[
+        "restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned", "skip", "uneven", "memory"
+    ]
     process: str
     text: str
     node: str = ""  # of a skip: the name of the node that raised,

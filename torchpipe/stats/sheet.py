@@ -23,6 +23,7 @@ __all__ = [
     "Doing",
     "TimeSheet",
     "Times",
+    "private_bytes",
     "resident_bytes",
 ]
 
@@ -36,13 +37,14 @@ _NAMES = get_args(Doing)
 STARTING, MAKING, SENDING, AWAITING_CREDIT, AWAITING_INPUT, IDLE, _ENDED = range(len(_NAMES))
 _WORK = (STARTING, MAKING, SENDING)
 
-_DOING, _SINCE, _CPU, _MEMORY, _WANTED, _MADE, _SENT, _SPENT = range(8)
+_DOING, _SINCE, _CPU, _MEMORY, _PRIVATE, _WANTED, _MADE, _SENT, _SPENT = range(9)
+_PRIVATE_EVERY_S = 10.0  # the kernel looks at each page: some 10 ms for a gigabyte
 
 
 class Times:
     """How long in each way, in ns, and what it is at: a copy of a :class:`TimeSheet`, to add and to subtract."""
 
-    __slots__ = ("cpu_ns", "doing", "doing_ns", "made", "memory_bytes", "sent", "spent")
+    __slots__ = ("cpu_ns", "doing", "doing_ns", "made", "memory_bytes", "private_bytes", "sent", "spent")
 
     def __init__(self, spent: list[int] | None = None, cpu_ns: int = 0, made: int = 0, sent: int = 0) -> None:
         self.spent = [0] * len(_NAMES) if spent is None else spent
@@ -51,7 +53,7 @@ class Times:
         self.sent = sent  # bytes
         self.doing: Doing = "ended"
         self.doing_ns = 0
-        self.memory_bytes = 0
+        self.memory_bytes = self.private_bytes = 0
 
     def add(self, other: Times, sign: int = 1) -> None:
         self.spent = [mine + sign * theirs for mine, theirs in zip(self.spent, other.spent)]
@@ -71,6 +73,7 @@ class TimeSheet:
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
         self._cpu_before_ns: int | None = None  # what starting took: importing, and so on
+        self._private_at_s: float | None = None  # when it was last looked at
 
     def turn_to(self, doing: int) -> None:
         """The process does this from now on."""
@@ -100,10 +103,16 @@ class TimeSheet:
             self._cpu_before_ns = time.process_time_ns()
 
     def publish(self) -> None:
-        """Note CPU time and memory. Takes some 20 us: at an end, and by a thread that looks after something else."""
+        """Note CPU time and memory. Takes some 20 us, each 10 s longer: at an end, and by a thread that looks after
+        something else.
+        """
         if self._cpu_before_ns is not None:
             self._cells[_CPU] = time.process_time_ns() - self._cpu_before_ns
         self._cells[_MEMORY] = resident_bytes()
+        now = time.monotonic()
+        if self._private_at_s is None or now - self._private_at_s >= _PRIVATE_EVERY_S:
+            self._private_at_s = now
+            self._cells[_PRIVATE] = private_bytes()
 
     @property
     def wanted(self) -> bool:
@@ -127,8 +136,17 @@ class TimeSheet:
         times.doing = _NAMES[doing]
         times.doing_ns = max(0, time.monotonic_ns() - cells[_SINCE]) if cells[_SINCE] else 0
         times.spent[doing] += times.doing_ns
-        times.memory_bytes = cells[_MEMORY]
+        times.memory_bytes, times.private_bytes = cells[_MEMORY], cells[_PRIVATE]
         return times
+
+
+def private_bytes() -> int:
+    """What of this process is in memory and in no other process's; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/smaps_rollup", "rb") as file:
+            return sum(int(line.split()[1]) << 10 for line in file if line.startswith(b"Private_"))
+    except OSError:
+        return 0
 
 
 def resident_bytes() -> int:
