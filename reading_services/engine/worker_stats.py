@@ -107,8 +107,8 @@ class WorkerStats:
             self.events.tell(
                 "memory",
                 name,
-                f"its own memory has grown from {format_bytes(first)} to {format_bytes(private_bytes)}: a forked worker "
-                "copies the lists that it reads (torchpipe.shared_list does away with that), or "
+                f"its own memory has grown from {format_bytes(first)} to {format_bytes(private_bytes)}: a forked "
+                "worker copies the lists that it reads (torchpipe.shared_list does away with that), or "
                 "something keeps what it makes",
             )
 
