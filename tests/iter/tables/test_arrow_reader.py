@@ -172,3 +172,30 @@ def test_L2_compressed_buffers_dictionaries_that_grow_and_views(tmp_path: Path, 
             row for row in expected if row["text"][28:] > "3" and row["id"] < 12
         ]
         check_node(lambda place=place: ArrowReader(place).sharding_filter(), epochs=[0], num_shards=2, positions=3)
+
+
+def test_views_are_read_wherever_they_stand(tmp_path: Path) -> None:
+    text, long = pa.string_view(), "a text that is no short one"
+    columns = {
+        "text": pa.array(["a", None, long], text),
+        "bytes": pa.array([b"a", None, b"c"], pa.binary_view()),
+        "list": pa.array([["a", long], None, []], pa.list_(text)),
+        "large": pa.array([["a", long], None, []], pa.large_list(text)),
+        "fixed": pa.array([["a"], None, [long]], pa.list_(text, 1)),
+        "struct": pa.array(
+            [{"t": [{"u": "a"}]}, None, {"t": []}], pa.struct([("t", pa.list_(pa.struct([("u", text)])))])
+        ),
+        "map": pa.array([[("a", "b")], None, []], pa.map_(text, text)),
+        "code": pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), pa.array(["a", long], text)),
+    }
+    made = pa.table({"id": [0, 1, 2], **columns}).replace_schema_metadata({"k": "v"})
+    write(tmp_path / "a", "file", made, 3)
+    rows = made.to_pylist()
+    assert list(ArrowReader(tmp_path / "a")) == rows
+    for kept, numbers in ([("id", ">", 0)], [1, 2]), ([("text", "==", long)], [2]), ([("code", "==", "a")], [2]):
+        assert list(ArrowReader(tmp_path / "a", filter=kept)) == [rows[number] for number in numbers]
+    for form in ("numpy", "torch", "arrow"):
+        (batch,) = ArrowReader(tmp_path / "a", batch_size=3, format=form)
+        found = batch.to_pydict() if form == "arrow" else {name: list(values) for name, values in batch.items()}
+        assert found == made.to_pydict()
+    assert batch.schema.metadata == made.schema.metadata

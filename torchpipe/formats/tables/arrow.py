@@ -88,6 +88,7 @@ class ArrowBlocks(Blocks):
         self._reader: Any = self._ipc.open_file(self._source) if self._is_file else self._ipc.open_stream(self._source)
         self._reached = 0  # the batch that the reader of a stream stands before
         self._schema = self._reader.schema
+        self._plain = without_views(self._schema)
         self.count = self._reader.num_record_batches if self._is_file else len(self._begin)
 
     def _find_batches(self) -> None:
@@ -136,7 +137,7 @@ class ArrowBlocks(Blocks):
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
         batch = self._batch(block)
         batch.validate(full=True)  # what a damaged file says of its texts would be read wherever it leads
-        batch = without_views(batch)
+        batch = batch if self._plain == self._schema else batch.cast(self._plain)
         return in_chunks(iter([batch.select(self._columns)]) if self._keep is None else self._filtered(batch), rows)
 
     def _filtered(self, batch: Any) -> Iterator[Any]:

@@ -33,15 +33,33 @@ def import_pyarrow() -> Any:
     return needs("pyarrow", "reading parquet and Arrow files")
 
 
-def without_views(batch: Any) -> Any:
-    """The record batch with its views of texts and bytes, as Polars writes them, as ``large_string`` and
-    ``large_binary``: pyarrow has no functions that take rows of a view, or compare them."""
+def without_views(schema: Any) -> Any:
+    """The schema with its views of texts and bytes, as Polars writes them, as ``large_string`` and ``large_binary``,
+    also within lists, structures, maps and dictionaries: pyarrow has no functions that take rows of a view, or compare
+    them. The same schema if it has none."""
+    return import_pyarrow().schema([_without_view(field) for field in schema], schema.metadata)
+
+
+def _without_view(field: Any) -> Any:
+    return field.with_type(_plain_type(field.type))
+
+
+def _plain_type(kind: Any) -> Any:
     pa = import_pyarrow()
-    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    if not any(kind in plain for kind in batch.schema.types):
-        return batch
-    schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in batch.schema])
-    return batch.cast(schema)
+    types = pa.types
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _plain_type(kind.value_type), kind.ordered)
+    if types.is_struct(kind):
+        return pa.struct([_without_view(field) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_without_view(kind.key_field), _without_view(kind.item_field), kind.keys_sorted)
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_without_view(kind.value_field), kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return (pa.list_ if types.is_list(kind) else pa.large_list)(_without_view(kind.value_field))
+    return kind
 
 
 def check_columns(columns: object) -> tuple[str, ...] | None:

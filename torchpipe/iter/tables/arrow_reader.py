@@ -22,7 +22,7 @@ class ArrowReader(TableReader):
     ``datapipe`` yields paths, or pieces (``shard_pieces``); or give paths themselves, in which braces and globs may
     stand. URLs are opened by fsspec with ``storage_options``; local files are mapped into memory. ``columns``,
     ``filter``, ``batch_size``, ``format`` and ``fill_null`` are those of :class:`~torchpipe.iter.ParquetReader`; a
-    record batch is what a row group is there. Columns of views (``string_view``) are read as ``large_string``.
+    record batch is what a row group is there. Views of texts (``string_view``) are read as ``large_string``.
 
     State: the record batch and the row in it, to which resuming goes at once; in a stream with dictionaries it passes
     over the batches before. Opening a stream looks for its batches: it touches the headers of a mapped file, and reads
