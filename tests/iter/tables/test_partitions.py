@@ -23,6 +23,7 @@ FILTERS = [
     None,
     [("year", "==", 2024)],
     [("year", ">", 2023), ("x", ">", 16)],
+    [["year", "==", 2024], ["x", ">", 16]],  # as a configuration file has it
     [[("m", "==", "01")], [("x", "in", [7, 12])]],
     [[("m", "==", "01")], [("year", "==", 2024), ("x", ">", 16)]],
     pc.field("m") == "x y",
@@ -59,8 +60,20 @@ def test_rows_are_those_of_pyarrows_data_set(folder: Path, kept: Any) -> None:
             assert [list(row) for row in found] == [list(row) for row in rows]
 
 
+@pytest.mark.parametrize(
+    "names", [("a%20b=1", "a%20b=2"), ("y=%5F_HIVE_DEFAULT_PARTITION__", "y=+2"), ("y=1/y=2", "y=3/y=4")]
+)
+def test_keys_and_values_are_those_of_pyarrows_data_set(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        pq.write_table(pa.table({"x": [1]}), tmp_path / name / "p.parquet")
+    rows = ds.dataset(tmp_path, partitioning="hive").to_table().to_pylist()
+    found = list(ParquetReader([tmp_path / name / "p.parquet" for name in names], partitioning="hive"))
+    assert sorted(map(str, found)) == sorted(map(str, rows))
+
+
 def test_L2_exact_resume(folder: Path) -> None:
-    for kept in (FILTERS[2], FILTERS[6]):
+    for kept in (FILTERS[2], FILTERS[7]):
         check_node(lambda kept=kept: read(folder, filter=kept).sharding_filter(), epochs=[0], positions=3)
     check_node(
         lambda: read(folder, batch_size=2, format="python").shard_pieces(piece_bytes=1),
@@ -86,7 +99,7 @@ def test_files_of_which_a_filter_keeps_nothing_are_not_opened(folder: Path) -> N
     big = folder / "year=2022/m=04"
     big.mkdir(parents=True)
     (big / "p.parquet").write_bytes(bytes(1_000_000))  # would be an error
-    for kept in ([("year", ">", 2022)], [("year", ">", 2022), ("x", ">", 2)], pc.field("year") > 2022):
+    for kept in ([("year", ">", 2022)], [["year", ">", 2022], ["x", ">", 2]], pc.field("year") > 2022):
         rows = 12 if isinstance(kept, list) and len(kept) == 2 else 15
         assert len(list(read(folder, filter=kept))) == rows
     with pytest.raises(ValueError, match=r"p\.parquet is no parquet file"):
@@ -124,6 +137,9 @@ def test_wrong_partitions_are_refused(folder: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             ParquetReader(path, partitioning=wrong)
+    for kept in ([("year", "==", "2024")], [[("x", ">", 1), ("m", "==", 1)], [("x", "<", 0)]]):
+        with pytest.raises(ValueError, match=r"filter compares .* columns of paths, which are year int32, m string"):
+            read(folder, filter=kept)
     pq.write_table(pa.table({"year": [1]}), path)
     with pytest.raises(ValueError, match=r"p\.parquet has a column 'year', and its path names one"):
         list(ParquetReader(path, partitioning="hive"))

@@ -5,7 +5,6 @@ Names, types and values are those that ``pyarrow.dataset`` makes of such paths. 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -14,16 +13,17 @@ from torchpipe.formats.tables.columns import check_filter, import_pyarrow
 
 __all__ = ["Partitions", "check_fields", "hive_fields"]
 
-_KEY = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def _texts(path: str) -> dict[str, str | None]:
     """The columns in the folders of ``path``, as text."""
-    found = (_KEY.fullmatch(folder) for folder in path.split("/")[:-1])
-    return {
-        key: None if value == _NULL else unquote(value) for key, value in (match.groups() for match in found if match)
-    }
+    found: dict[str, str | None] = {}
+    for key, equals, value in (folder.partition("=") for folder in path.split("/")[:-1]):
+        if key and equals:
+            text = unquote(value)
+            found.setdefault(unquote(key), None if text == _NULL else text)
+    return found
 
 
 def hive_fields(paths: Sequence[str]) -> Any:
@@ -66,6 +66,8 @@ class Partitions:
 
     Of a filter that is a list, the conditions on these columns are looked at; of an expression, one of these columns
     alone.
+
+    Raises: ValueError for a condition whose value is of another type than its column.
     """
 
     def __init__(self, schema: Any, filter: Any) -> None:
@@ -98,14 +100,26 @@ class Partitions:
         if value is None:
             return None
         if isinstance(value, list):
-            ways = [value] if isinstance(value[0], tuple) else value  # a list of ways, one of which is to hold
+            ways = [value] if isinstance(value[0][0], str) else value  # a list of ways, one of which is to hold
             known = [[condition for condition in way if condition[0] in self.schema.names] for way in ways]
+            for way in filter(None, known):
+                self._check_types(way)
             return check_filter(known) if all(known) else None
         try:
             self.schema.empty_table().filter(value)
         except pa.ArrowException:  # it is of other columns, too
             return None
         return value
+
+    def _check_types(self, conditions: list[Any]) -> None:
+        """Raises: ValueError unless their values can be compared with these columns."""
+        try:
+            self.schema.empty_table().filter(check_filter(conditions))
+        except import_pyarrow().ArrowException as error:
+            types = ", ".join(f"{field.name} {field.type}" for field in self.schema)
+            raise ValueError(
+                f"filter compares {conditions!r:.200} with columns of paths, which are {types}: {error}"
+            ) from error
 
     def expression(self, path: str) -> Any:
         """What is true of all rows of the file, as a ``pyarrow.compute.Expression``."""

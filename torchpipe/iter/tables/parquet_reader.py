@@ -97,7 +97,7 @@ class ParquetReader(TableReader):
         for path in paths:
             folder = path.rpartition("/")[0]
             if folder not in said:
-                said[folder] = repr([str(value) for value in self.partitions.values(path).values()]).encode()
+                said[folder] = repr([value.as_py() for value in self.partitions.values(path).values()]).encode()
             made.update(said[folder])
         self.partitioning = [[[field.name, str(field.type)] for field in schema], made.hexdigest()[:16]]
 
