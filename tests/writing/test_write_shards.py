@@ -334,8 +334,35 @@ def test_a_manifest_that_is_damaged(tmp_path: Path) -> None:
         with pytest.raises(StateError, match=f"damaged in line {number + 1}"):
             write("jsonl", tmp_path)
     manifest.write_bytes(lines[0].replace(b'"torchpipe_shards": 2', b'"torchpipe_shards": 99'))
-    with pytest.raises(StateError, match="version 99"):
+    with pytest.raises(StateError, match="is of version 99, and 2 is known here"):
         write("jsonl", tmp_path)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_manifest_without_one_of_its_lines_or_with_one_twice(finished: bool, tmp_path: Path) -> None:
+    """As an editor may leave it: it is refused, or the run goes on; no sample is written twice or left out."""
+    write("jsonl", tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
+    if finished:
+        shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    else:
+        cut_off_at(3, "jsonl", tmp_path / "run")
+    lines = (tmp_path / "run" / MANIFEST).read_bytes().splitlines(keepends=True)
+    end = lines[-1] if finished else b'{"finished": true, "shards": 4, "samples": 60}\n'
+    changed = [lines[:n] + lines[n + 1 :] for n in range(len(lines))]
+    changed += [lines[: n + 1] + lines[n:] for n in range(len(lines))]
+    changed += [[*lines[:n], end] for n in range(len(lines))]
+    for number, some in enumerate(changed):
+        folder = tmp_path / f"changed {number}"
+        shutil.copytree(tmp_path / "run", folder)
+        (folder / MANIFEST).write_bytes(b"".join(some))
+        try:
+            write("jsonl", folder)
+        except (StateError, ValueError):
+            expected_here = {name: data for name, data in expected.items() if name in contents(folder)}
+            assert contents(folder) == expected_here
+        else:
+            assert contents(folder) == expected
 
 
 def failing(row: dict[str, Any]) -> dict[str, Any]:

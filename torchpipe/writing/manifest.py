@@ -108,6 +108,8 @@ class Manifest:
         for number, line in enumerate(lines):
             try:
                 self._take(json.loads(line))
+            except StateError:
+                raise
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise StateError(
                     f"{path} is damaged in line {number + 1} ({error}). The shards of the lines before it are whole. "
@@ -116,17 +118,32 @@ class Manifest:
             self._end += len(line) + 1
 
     def _take(self, line: dict[str, Any]) -> None:
-        if "torchpipe_shards" in line:
-            if line["torchpipe_shards"] != _VERSION:
-                raise ValueError(f"version {line['torchpipe_shards']!r:.20}, where {_VERSION} is known")
-            self.run = dict(line["run"])
+        """The run is in the first line, each shard in one of its own, and the last line has their sums."""
+        if self.run is None:
+            if (version := line["torchpipe_shards"]) != _VERSION:
+                raise StateError(
+                    f"{self.path} is of version {version!r:.20}, and {_VERSION} is known here. The shards that it "
+                    f"lists are whole: go on with the torchpipe that has written it, or {_ANEW}"
+                )
+            run = dict(line["run"])
             self.first_state = {**line["state"], "payload": base64.b64decode(line["state"]["payload"], validate=True)}
+            self.run = run
+        elif self.finished:
+            raise ValueError("the run has finished in the line before")
         elif "finished" in line:
+            if line != (end := self._sums()):
+                raise ValueError(f"it says {line}, and the lines before it {end}")
             self.finished = True
         else:
             files = tuple(ShardFile(**file) for file in line["files"])
-            self.shards.append(Shard(samples=line["samples"], files=files))
+            if not files:
+                raise ValueError("a shard has files")
+            shard = Shard(samples=int(line["samples"]), files=files)
             self._digest, self.learned = str(line["state"]), line["learned"]
+            self.shards.append(shard)
+
+    def _sums(self) -> dict[str, Any]:
+        return {"finished": True, "shards": len(self.shards), "samples": sum(each.samples for each in self.shards)}
 
     def state(self) -> dict[str, Any]:
         """The loader's behind the last shard. Raises: StateError if it is missing, or another one; OSError."""
@@ -176,7 +193,7 @@ class Manifest:
 
     def finish(self) -> None:
         """The last shard is written."""
-        self._add({"finished": True, "shards": len(self.shards), "samples": sum(each.samples for each in self.shards)})
+        self._add(self._sums())
         self.finished = True
 
     def _add(self, line: dict[str, Any]) -> None:
