@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,8 @@ def test_a_file_that_is_no_list_is_refused_and_stays(tmp_path: Path) -> None:
     shared_list(["new", "newer"], path=tmp_path / "list")
     assert before[0] == "old"
     assert list(shared_list(path=tmp_path / "list")) == ["new", "newer"]
+    assert pickle.loads(sent)[0] == "old"  # it is open here
+    del before
     with pytest.raises(FileNotFoundError, match="another one is"):
         pickle.loads(sent)
     (tmp_path / "list").write_bytes(whole[:-8])
@@ -125,6 +128,8 @@ def test_a_file_that_is_no_list_is_refused_and_stays(tmp_path: Path) -> None:
         shared_list(path=tmp_path / "list")
     with pytest.raises(FileNotFoundError):
         shared_list(path=tmp_path / "none")
+    with pytest.raises(ValueError, match="must be a local file"):
+        shared_list(["a"], path="s3://bucket/list")
 
 
 def hold(connection: Any, made: Any) -> None:
@@ -151,8 +156,7 @@ def test_who_has_the_list_keeps_it_and_nothing_stays_behind_a_kill() -> None:
     second, to_second = start(held)  # by the one that it has come to
     os.kill(owner.pid, signal.SIGKILL)
     owner.join()
-    with pytest.raises(FileNotFoundError, match="that process has ended"):
-        pickle.loads(sent)
+    assert pickle.loads(sent) == held  # it is open here
     to_second.send(5)
     assert to_second.recv() == PATHS[7]
     assert held[5] == PATHS[7]
@@ -162,6 +166,9 @@ def test_who_has_the_list_keeps_it_and_nothing_stays_behind_a_kill() -> None:
     second.join()
     assert from_second[0] == PATHS[3]
     assert list(pickle.loads(pickle.dumps(from_second))) == PATHS[3:]
+    del held, from_second
+    with pytest.raises(FileNotFoundError, match="has ended, or has let go of it"):
+        pickle.loads(sent)
     assert not [name for name in os.listdir("/dev/shm") if name.startswith("torchpipe")]
     to_owner.close(), to_second.close()
 
@@ -235,3 +242,47 @@ def test_a_list_of_paths_stays_shared(tmp_path: Path) -> None:
     found: Any = PathList(shared_list([str(tmp_path / "{b,a}.txt"), str(tmp_path / "c*")])).paths
     assert isinstance(found, SharedList)
     assert list(found) == [str(tmp_path / f"{name}.txt") for name in "bac"]
+
+
+def page(number: int, names: Any) -> Any:
+    return names[5 * number : 5 * number + 5]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["anonymous", "in a file"])
+def test_a_process_has_a_list_once_however_often_it_is_unpickled(kept: bool, tmp_path: Path) -> None:
+    made = shared_list(PATHS, path=tmp_path / "list" if kept else None)
+    before = descriptors()
+    copies = [pickle.loads(pickle.dumps(made[number:])) for number in range(100)]
+    assert [copy[0] for copy in copies] == PATHS[:100]
+    assert descriptors() == before
+    del made, copies
+    assert descriptors() < before
+
+
+def run_of_pages() -> Any:
+    """Items are parts of a list, which a buffer and so a state hold."""
+    return IterableWrapper(range(40)).map(partial(page, names=shared_list(PATHS[:200]))).shuffle(buffer_size=7)
+
+
+def save_and_die(path: Path) -> None:
+    with DataLoader2(run_of_pages()) as loader:
+        loader.seed(3)
+        iterator = iter(loader)
+        begun = [list(next(iterator)) for _ in range(11)]
+        path.write_bytes(pickle.dumps((begun, loader.state_dict())))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.OpaqueStateWarning")
+def test_a_state_that_holds_parts_of_a_list_is_loaded_by_a_later_run(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=save_and_die, args=(tmp_path / "state",))
+    process.start(), process.join()
+    begun, state = pickle.loads((tmp_path / "state").read_bytes())
+    with DataLoader2(run_of_pages()) as loader:
+        loader.load_state_dict(state, allow_pickle=True)
+        got = begun + [list(item) for item in loader]
+    assert sorted(got) == sorted(PATHS[first : first + 5] for first in range(0, 200, 5))

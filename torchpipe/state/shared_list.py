@@ -8,8 +8,12 @@ that. Without, it has no name (``memfd``), and every process that has the list h
 the last of them, however that ends, and nothing can be left in ``/dev/shm``. A pickle says where the list is: the path,
 or a process that holds it and the number of its descriptor there, by which another process of the machine opens it
 (``/proc/PID/fd``). So the process that pickles must live until the other one has loaded it, as one that starts a worker
-does; from then on each holds it by itself: a worker may outlive it, and what replaces a dead worker is given it anew.
-A forked process holds what its parent held.
+does, and hold the list; from then on each holds it by itself: a worker may outlive it, and what replaces a dead worker
+is given it anew. A forked process holds what its parent held.
+
+A process maps a list once: what is made, opened or unpickled where one of its path and digest is open is that one. So
+however many graphs or items come with a list, it takes one mapping and its descriptors; and a state that holds part of
+a list is loaded by a later run that has made that list again.
 """
 
 from __future__ import annotations
@@ -68,18 +72,26 @@ def shared_list(items: Iterable[T] | None = None, *, path: str | os.PathLike[str
     State: none of its own; a graph or dataset with it has the fingerprint that it has with a list of the same items.
 
     Raises: TypeError and ValueError for an item of another type, such as a number of numpy's, with its position;
-    FileNotFoundError and ValueError for a ``path`` that is missing, or no such list; OSError where there is no room;
-    where it is unpickled, FileNotFoundError if it is not there: on another machine, or behind the end of its processes.
+    FileNotFoundError and ValueError for a ``path`` that is missing, a URL, or no such list; OSError where there is no
+    room; where it is unpickled, FileNotFoundError if it is not there: on another machine, or when the process that sent
+    it has ended or let go of it.
     """
     if items is None:
         if path is None:
             raise TypeError("shared_list needs items, or the path= of a list that is there")
-        return SharedList(_Mapped.of_file(os.path.abspath(path)))
+        return SharedList(_once(_Mapped.of_file(_local(path))))
     if isinstance(items, str | bytes | set | frozenset | dict) or not isinstance(items, Iterable):
         raise TypeError(
             f"shared_list needs an iterable of items in an order, got {items!r:.80} of type {type(items).__name__}"
         )
-    return SharedList(_written(items, None if path is None else os.path.abspath(path)))
+    return SharedList(_once(_written(items, None if path is None else _local(path))))
+
+
+def _local(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if "://" in text:
+        raise ValueError(f"path= must be a local file, which processes can map, got {text!r:.200}: copy it there")
+    return os.path.abspath(text)
 
 
 class SharedList(Sequence[T]):
@@ -187,25 +199,33 @@ class _Mapped:
         return _value(data[1:].decode()) if data[:1] == _OTHER else data.decode("utf-8", "surrogatepass")
 
 
+# Those that this process has, by path and digest.
+_here: weakref.WeakValueDictionary[tuple[str, bytes], _Mapped] = weakref.WeakValueDictionary()
+
+
+def _once(mapped: _Mapped) -> _Mapped:
+    """``mapped``, or one of the same path with the same items that is here already."""
+    return _here.setdefault((mapped.path, mapped.digest), mapped)
+
+
 def _attached(address: _Address, digest: bytes, shown: tuple[int, int, int]) -> SharedList[Any]:
     """What was pickled. Raises: FileNotFoundError."""
     path, pid, fd = address
-    try:
-        mapped = _Mapped.of_file(path) if path else _Mapped(_opened(f"/proc/{pid}/fd/{fd}"), "")
-        found = mapped.digest == digest
-    except (OSError, ValueError):
-        found = False
-    if found:
-        return SharedList(mapped, range(*shown))
+    mapped = _here.get((path, digest))
+    if mapped is None:
+        with suppress(OSError, ValueError):
+            mapped = _Mapped.of_file(path) if path else _Mapped(_opened(f"/proc/{pid}/fd/{fd}"), "")
+    if mapped is not None and mapped.digest == digest:
+        return SharedList(_once(mapped), range(*shown))
     if path:
         raise FileNotFoundError(
             f"the shared_list in {path} is not there, or another one is: its path= must be on a file system that every "
             "machine has, and stay as it is while the run goes on"
         )
     raise FileNotFoundError(
-        f"a shared_list was sent by process {pid} of another machine or container, or that process has ended: without "
-        "a path it is read on one machine, while a process that has it runs. Give it one on a file system that all "
-        'have: shared_list(items, path="list.bin")'
+        f"a shared_list was sent by process {pid}, which is of another machine, container or user, has ended, or has "
+        "let go of it: without a path it is read on one machine, while a process that has it runs. Give it one on a "
+        'file system that all have: shared_list(items, path="list.bin")'
     )
 
 
