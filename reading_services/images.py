@@ -71,6 +71,11 @@ def _tell_if_large(sent_bytes: int | None, nodes: Iterable[DataPipe], to: str, n
         return
     found = [_longest(node) for node in nodes]
     path, owner, longest = max(found, key=lambda one: len(one[2]))
+    once = "torchpipe.shared_list(items), of texts, numbers or tuples of them, is"
+    if isinstance(longest, dict | set | frozenset):
+        values = " and one of its values in that order" if isinstance(longest, dict) else ""
+        verb = "are" if values else "is"
+        once = f"A torchpipe.shared_list of its sorted keys, in which bisect finds a place,{values} {verb}"
     what = f"`{path}` of {name(owner)}, a {type(longest).__name__} of {len(longest):,} items"
     if sent_bytes is not None:
         most = f": most of it may be {what}" if len(longest) >= _MANY_ITEMS // 10 else ""
@@ -80,7 +85,7 @@ def _tell_if_large(sent_bytes: int | None, nodes: Iterable[DataPipe], to: str, n
     else:
         return
     warn_user(
-        f"{text}. torchpipe.shared_list(items) is in memory once for all processes; so are arrays and tensors",
+        f"{text}. {once} in memory once for all processes; so are arrays and tensors",
         LargeGraphWarning,
     )
 

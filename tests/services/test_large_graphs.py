@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -64,3 +65,13 @@ def test_L7_a_large_graph_is_told(make: Callable[..., Any], says: str) -> None:
             warnings.simplefilter("error")
             graph = graph_of(shared_list(NAMES[:10]))
             image_of(make, walk(graph), (graph,), to="a worker process")
+
+
+@pytest.mark.parametrize("kind", [dict, set])
+def test_L7_the_advice_for_what_is_looked_up_by_key_works(kind: Any) -> None:
+    keys = kind.fromkeys(NAMES) if kind is dict else set(NAMES)
+    graph = held_by_a_function(keys)
+    with pytest.warns(LargeGraphWarning, match="A torchpipe.shared_list of its sorted keys, in which bisect finds"):
+        image_of(GraphImage.inherited, walk(graph), (graph,), to="a worker process")
+    found = shared_list(sorted(NAMES[:1000:-1][-1000:]))
+    assert found[bisect.bisect_left(found, NAMES[1500])] == NAMES[1500]
