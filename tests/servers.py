@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -114,4 +115,6 @@ def s3_server(monkeypatch: Any) -> Iterator[str]:
         import s3fs
 
         s3fs.S3FileSystem.clear_instance_cache()
+        # What is in its buckets belongs to the process, and the next server would have it
+        urllib.request.urlopen(urllib.request.Request(f"{address}/moto-api/reset", method="POST")).close()
         server.stop()

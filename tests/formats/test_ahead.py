@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import gc
 import itertools
 import multiprocessing
 import os
 import random
+import resource
+import shutil
 import signal
+import subprocess
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ import fsspec.asyn
 import pytest
 
 from tests.servers import Page, WebServer, web_server
-from torchpipe.formats.storage import ahead, block_cache, request_threads, retrying
+from torchpipe.formats.storage import request_threads, retrying
 from torchpipe.formats.storage.block_cache import BlockCache
 from torchpipe.formats.storage.content import open_up_to
 from torchpipe.formats.storage.remote import open_url
@@ -45,12 +49,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
             gc.collect()  # those of passes that were left
 
 
-@pytest.mark.parametrize("ahead_bytes", [0, 1, 300_000, 32 * MIB])
+@pytest.mark.parametrize("ahead_bytes", [0, 1, 300_000, 2 * MIB])
 @pytest.mark.parametrize("cached", [False, True])
 def test_whatever_is_read_and_sought_is_what_the_file_has(
-    server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_bytes: int, cached: bool
+    server: WebServer, tmp_path: Path, ahead_bytes: int, cached: bool
 ) -> None:
-    monkeypatch.setattr(ahead, "PART_BYTES", 1 << 18)
     options: dict[str, Any] = {"ahead_bytes": ahead_bytes}
     options |= {"cache_dir": tmp_path, "cache_bytes": 3 * MIB} if cached else {}
     draw = random.Random(1)
@@ -216,13 +219,21 @@ def test_a_forked_child_waits_for_nothing_that_its_parent_opens(files: list[str]
 
 
 def in_child(holds: Callable[[], bool]) -> None:
+    assert os.waitpid(forked(holds), 0)[1] == 0
+
+
+def forked(holds: Callable[[], bool]) -> int:
+    """The id of a child that ends with 0 if it ``holds``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: that is the case
         pid = os.fork()
     if not pid:
         signal.alarm(20)
-        os._exit(0 if holds() else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+        try:
+            os._exit(0 if holds() else 1)
+        finally:
+            os._exit(2)
+    return pid
 
 
 def of_number(start: int, stop: int) -> bytes:
@@ -269,32 +280,90 @@ def test_a_cache_that_processes_share_survives_their_deaths(tmp_path: Path) -> N
     assert (tmp_path / "others.block").exists()
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which there is room for five blocks; for none, where nobody may mount."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(tmp_path)]
+    if not subprocess.run(mount, check=False, capture_output=True).returncode:
+        try:
+            yield tmp_path
+        finally:
+            subprocess.run(["umount", tmp_path], check=True)
+        return
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, before[1]))
+    try:
+        yield tmp_path
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_a_full_disk_costs_old_blocks_then_the_cache_and_never_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache = BlockCache(str(tmp_path), 99 * MIB)
-    room = [6]
-
-    class Full:
-        """A disk on which there is room for some blocks."""
-
-        @staticmethod
-        def mkstemp(*args: Any, **options: Any) -> tuple[int, str]:
-            if len(list(tmp_path.rglob("*.block"))) >= room[0]:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return tempfile_module.mkstemp(*args, **options)
-
-    tempfile_module = block_cache.tempfile
-    monkeypatch.setattr(block_cache, "tempfile", Full)
+    cache = BlockCache(str(small_disk), 99 * MIB)
     for at in range(12):
         assert cache.read_through("key", at * MIB, at * MIB + MIB, of_number) == bytes([at]) * MIB
-        assert len(list(tmp_path.rglob("*.block"))) <= 6
-    assert not caplog.records
-    room[0] = 0
+        assert len(list(small_disk.rglob("*.block"))) <= 5
+    assert bool(caplog.records) is not os.path.ismount(small_disk)
+    with (
+        suppress(OSError),
+        open(small_disk / "others", "wb", buffering=0) as others,
+    ):  # and another program takes the rest
+        for path in small_disk.rglob("*.block"):
+            path.unlink()
+        while others.write(bytes(1 << 16)):
+            pass
     for at in range(20, 24):
         assert cache.read_through("key", at * MIB, at * MIB + MIB, of_number) == bytes([at]) * MIB
     (record,) = caplog.records
-    assert str(tmp_path) in record.getMessage()
+    assert str(small_disk) in record.getMessage()
+
+
+def test_a_folder_may_be_deleted_at_any_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = BlockCache(str(tmp_path / "of"), 9 * MIB)
+    ended = threading.Event()
+
+    def delete() -> None:
+        while not ended.is_set():
+            shutil.rmtree(tmp_path / "of", ignore_errors=True)
+
+    deleting = threading.Thread(target=delete)
+    deleting.start()
+    try:
+        for at in range(60):
+            assert cache.read_through("key", at * MIB, at * MIB + MIB, of_number) == bytes([at]) * MIB
+    finally:
+        ended.set()
+        deleting.join()
+    cache.read_through("key", 0, MIB, of_number)
+    assert list(tmp_path.rglob("*.block"))
+    assert not caplog.records
+
+
+def test_a_fork_while_a_block_is_added_leaves_nothing_locked(tmp_path: Path) -> None:
+    cache = BlockCache(str(tmp_path), 9 * MIB)
+    reading, writing = os.pipe()
+    with cache._locked():
+        child = forked(lambda: os.close(writing) or not os.read(reading, 1))  # until this process closes its end
+    os.close(reading)
+    with open(tmp_path / "torchpipe-blocks" / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(writing)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_process_that_may_begin_no_thread_reads_by_itself(server: WebServer) -> None:
+    def reads() -> bool:
+        with open_url(f"{server.address}/a", options={"ahead_bytes": 0}) as file:
+            file.read(1)  # fsspec's own thread begins
+        if not os.getuid():
+            os.setuid(54_321)  # root may begin any number
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        with open_url(f"{server.address}/a") as file:
+            return bool(file.read() == CONTENT)
+
+    in_child(reads)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +374,10 @@ def test_a_full_disk_costs_old_blocks_then_the_cache_and_never_the_data(
         ({"cache_dir": "{tmp}/x"}, ValueError, "cache_dir and cache_bytes together"),
         ({"cache_bytes": 1 << 30}, ValueError, "cache_dir and cache_bytes together"),
         ({"cache_dir": 7, "cache_bytes": 1 << 30}, TypeError, "cache_dir must be a path"),
-        ({"cache_dir": "{tmp}/x", "cache_bytes": 1000}, ValueError, "blocks of 1048576 bytes"),
+        ({"cache_dir": "{tmp}/x", "cache_bytes": 1000}, ValueError, "blocks of 1048592 bytes"),
+        ({"cache_dir": "{tmp}/x", "cache_bytes": 1 << 20}, ValueError, "would hold nothing"),
+        ({"cache_dir": "s3://bucket/x", "cache_bytes": 1 << 30}, ValueError, "a folder on a local disk"),
+        ({"cache_dir": "", "cache_bytes": 1 << 30}, ValueError, "a folder on a local disk"),
         ({"cache_dir": "{tmp}/file", "cache_bytes": 1 << 30}, OSError, "cache_dir='.*file' cannot be used"),
         ({"cache_dir": "/proc/x", "cache_bytes": 1 << 30}, OSError, "cache_dir='/proc/x' cannot be used"),
     ],

@@ -113,6 +113,10 @@ SECONDS = """
     cache.lease_timeout_s retry.backoff_s retry.max_backoff_s
 """
 
+OF_STORAGE = """
+    list_row_groups read_arrow read_csv read_jsonl read_lines read_parquet read_tfrecord read_webdataset read_zip
+"""
+
 NUMBERS: list[Any] = [[1], [0, 0], [-1, 2], [float("nan"), 1], [float("inf"), 1]]
 WEIGHTS = [*NUMBERS, {}, {5: [1, 1]}, {0: [1, 1], 5: [1]}, {-1: [1, 1]}]  # of two inputs
 TIMEOUTS = "fullsync.timeout read_from_gdrive.timeout read_from_http.timeout read_from_remote.timeout"
@@ -165,6 +169,8 @@ FORMS += [  # counts, lengths and weights
     *each(TIMEOUTS, TypeError, "1"),
     *each("read_from_gdrive.headerz read_from_http.headerz read_from_remote.headerz", TypeError, {}),
     *each("list_files_by_s3.request_timeout_ms load_files_by_s3.request_timeout_ms", ValueError, 0),
+    *(wrong(form, ValueError, "ahead_bytes", storage_options={"ahead_bytes": -1}) for form in OF_STORAGE.split()),
+    *(wrong(form, ValueError, "cache_bytes", storage_options={"cache_dir": "x"}) for form in OF_STORAGE.split()),
     *each("cache.path", TypeError, 3),
     *each("cache.path", NotADirectoryError, __file__),
     *each("cache.path", ValueError, "s3://bucket/x"),

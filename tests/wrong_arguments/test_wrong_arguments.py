@@ -32,7 +32,6 @@ NOTHING_WRONG = {
         "add_index": "any name of a column will do",
         "drop": "any key or place will do: whether an item has it is seen there",
         "flatten": "any key or place will do",
-        "list_row_groups": "storage_options are handed on to fsspec",
         "rows2columnar": "any names will do: how many there have to be is seen at a batch",
         "sharding_filter": "torch takes any group",
         "zip": "strict is true or false of anything",

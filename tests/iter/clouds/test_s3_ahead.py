@@ -93,6 +93,30 @@ def test_L4_workers_that_are_killed_in_mid_read_lose_and_repeat_nothing(urls: st
     assert not [path for path in tmp_path.rglob("*.block") if path.stat().st_size > (1 << 20) + 16]
 
 
+def test_what_was_replaced_is_an_error_once_and_a_pass_that_begins_later_reads_what_is_there(urls: str) -> None:
+    import s3fs
+
+    others = s3fs.S3FileSystem(skip_instance_cache=True)  # as another machine writes
+    others.mkdir("replaced")
+
+    def write(word: str, count: int) -> None:
+        for number in range(count):
+            others.pipe(f"replaced/{number}.txt", f"{word} {number:09}\n".encode() * 30_000)
+
+    write("old", 1)
+    graph = TextLineReader("s3://replaced/*.txt", storage_options={"ahead_bytes": 65_536})
+    stream = iter(graph)
+    next(stream)
+    write("new", 2)
+    with pytest.raises(OSError, match="replaced while it was read") as caught:
+        list(stream)
+    assert not any("in a row" in note for note in caught.value.__notes__)  # it is not tried again
+    for each in (graph, graph):
+        assert set(each) == {"new 000000000"}
+        write("new", 2)  # as large, and with other times
+    assert len(list(TextLineReader("s3://replaced/*.txt"))) == 60_000
+
+
 def test_L7_a_bucket_without_permission_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
     with web_server() as server:

@@ -27,11 +27,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["CELL_BYTES", "BlockCache"]
+__all__ = ["BLOCK_BYTES", "CELL_BYTES", "BlockCache"]
 
-CELL_BYTES = 1 << 20
+CELL_BYTES = 1 << 20  # of a remote file
 _FOLDER = "torchpipe-blocks"
 _HEADER = struct.Struct("<4sIQ")
+BLOCK_BYTES = _HEADER.size + CELL_BYTES  # on disk, at most
 _MARK = b"TPB1"
 _NAME = re.compile(r"[0-9a-f]{60}\.block")
 _NEW = ".new"
@@ -123,6 +124,8 @@ class BlockCache:
                 with self._locked() as lock:
                     _set_total(lock, self._evict(self._total(lock) // 2))
                 self._write(path, data)
+        except FileNotFoundError:  # somebody deletes the folder at this moment: the next block makes it anew
+            pass
         except OSError as error:
             self._gave_up = True
             _log.warning(
@@ -164,6 +167,8 @@ class BlockCache:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield lock
         finally:
+            # Closing alone would leave it locked while a child lives that was forked in between, which has it open too
+            fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
     def _total(self, lock: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchpipe.formats.storage.block_cache import CELL_BYTES, BlockCache
+from torchpipe.formats.storage.block_cache import BLOCK_BYTES, BlockCache
 from torchpipe.node.validate import check_count
 
 __all__ = ["AHEAD_BYTES", "Reading", "check_storage_options", "split_options"]
@@ -46,9 +46,11 @@ def split_options(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], Re
         return rest, Reading(ahead_bytes)
     if not isinstance(folder, str | os.PathLike):
         raise TypeError(f"cache_dir must be a path, got {folder!r:.100} of type {type(folder).__name__}")
+    if not os.fspath(folder) or "://" in os.fspath(folder):
+        raise ValueError(f"cache_dir must be a folder on a local disk, got {folder!r:.100}")
     most = check_count("cache_bytes", cache_bytes, at_least=0)
-    if most < CELL_BYTES:
-        raise ValueError(f"cache_bytes={most} would hold nothing: files are kept in blocks of {CELL_BYTES} bytes")
+    if most < BLOCK_BYTES:
+        raise ValueError(f"cache_bytes={most} would hold nothing: files are kept in blocks of {BLOCK_BYTES} bytes")
     return rest, Reading(ahead_bytes, BlockCache.at(os.fspath(folder), most))
 
 

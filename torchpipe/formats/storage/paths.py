@@ -99,8 +99,9 @@ def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | Non
         raise TypeError(f"{what} needs paths, got {paths!r:.80} of type {type(paths).__name__}")
     found: dict[str, Any] = {}  # by which of the given paths
     every: list[str] = []
+    fresh: list[Any] = []  # file systems whose listings are of this call
     for path in given:
-        for one in _found(what, path, storage_options):
+        for one in _found(what, path, storage_options, fresh):
             by = found.setdefault(one, path)
             if by is not path and by != path:
                 raise ValueError(
@@ -115,7 +116,7 @@ def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | Non
     return tuple(every)
 
 
-def _found(what: str, path: Any, storage_options: Mapping[str, Any] | None) -> Sequence[str]:
+def _found(what: str, path: Any, storage_options: Mapping[str, Any] | None, fresh: list[Any]) -> Sequence[str]:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{what} needs paths, got {path!r:.80} of type {type(path).__name__}")
     text = os.fspath(path)
@@ -123,16 +124,19 @@ def _found(what: str, path: Any, storage_options: Mapping[str, Any] | None) -> S
         raise TypeError(f"{what} needs paths as text, got the bytes {text!r:.80}: decode them with os.fsdecode()")
     if not is_remote(text) and os.path.exists(text):
         return [text]
-    return [one for name in expand_braces(text) for one in _globbed(what, name, storage_options)]
+    return [one for name in expand_braces(text) for one in _globbed(what, name, storage_options, fresh)]
 
 
-def _globbed(what: str, name: str, storage_options: Mapping[str, Any] | None) -> Sequence[str]:
+def _globbed(what: str, name: str, storage_options: Mapping[str, Any] | None, fresh: list[Any]) -> Sequence[str]:
     if not _GLOB.search(name):
         if not is_remote(name) and not os.path.exists(name):
             raise FileNotFoundError(f"{what} found no file {name!r} (working directory {os.getcwd()!r})")
         return [name]
     if is_remote(name):
         system, path = file_system(name, storage_options)
+        if not any(system is one for one in fresh):
+            system.invalidate_cache()
+            fresh.append(system)
         found = sorted(map(system.unstrip_protocol, system.glob(path)))
     else:
         found = sorted(glob.glob(name, recursive=True))

@@ -96,8 +96,9 @@ class RequestThreads:
                 if not self._threads:
                     end_at_exit(self)
                 thread = threading.Thread(target=self._run, name="torchpipe requests", daemon=True)
-                self._threads.add(thread)
-                thread.start()
+                with suppress(RuntimeError):  # no thread is to be had: the reader, or a thread that is free, runs it
+                    thread.start()
+                    self._threads.add(thread)
 
     def _run(self) -> None:
         while (request := self._next()) is not None:

@@ -33,6 +33,8 @@ _NAMES = {"ClientConnectionError", "ClientPayloadError", "EndpointConnectionErro
 
 def is_transient(error: BaseException) -> bool:
     """True if the same may succeed a moment later."""
+    if _is_other_file(error):  # which s3fs calls busy
+        return False
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     status = next(

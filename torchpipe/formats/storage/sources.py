@@ -76,8 +76,7 @@ class RemoteSource:
         if self._pid != os.getpid():  # a forked child has connections of its own
             self._system, self._path = file_system(self.url, self._options)
             self._pid = os.getpid()
-        if self.reading.cache is not None:
-            self._system.invalidate_cache(self._path)  # of listings, which may be older than what is kept on disk
+        self._system.invalidate_cache(self._path)  # a listing tells what was there when somebody listed
         file = self._system.open(self._path, "rb", **{**self._open_options, **more})
         size, (version, self._tells_content) = _size(file), self._version(file)
         if not offset:
