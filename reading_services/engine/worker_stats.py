@@ -29,8 +29,7 @@ class WorkerStats:
         self._before: dict[int, WorkerCounters] = {}  # what they had done when the epoch began
         self._ended: dict[int, WorkerCounters] = {}  # what those did in it that have ended
         self._restarts: dict[int, int] = {}
-        self._private_bytes: dict[int, int] = {}  # of each worker by pid, when it was first told
-        self._grown: set[int] = set()
+        self._grown: set[int] = set()  # the pids of workers of which this was told
         self.events = EventLog()
         self.figures = ServiceFigures()
 
@@ -75,7 +74,7 @@ class WorkerStats:
             if counters is not None:
                 since = self._since(worker.number, counters)
                 rows.append(self._row(worker, counters, since.times, of_worker.get(worker.number, [])))
-                self._look_at_memory(worker.name, counters.pid, counters.times.private_bytes)
+                self._look_at_memory(worker.name, counters.pid, counters.times)
                 section: Section = "dispatch" if worker.number == DISPATCHER else "shard"
                 busy = rows[-1].busy_share > 0.5
                 made.setdefault(section, []).append(Made(since.nodes, since.times.made, busy))
@@ -99,15 +98,15 @@ class WorkerStats:
             made={section: tuple(items) for section, items in made.items()},
         )
 
-    def _look_at_memory(self, name: str, pid: int, private_bytes: int) -> None:
-        """Tell of a worker that has come to have much for itself, once."""
-        first = self._private_bytes.setdefault(pid, private_bytes) if private_bytes else 0
-        if first and private_bytes - first > _MUCH_GROWTH_BYTES and pid not in self._grown:
+    def _look_at_memory(self, name: str, pid: int, times: Times) -> None:
+        """Tell of a worker that has come to have much for itself since it began, once, whenever that is asked for."""
+        first, now = times.private_at_first_bytes, times.private_bytes
+        if first and now - first > _MUCH_GROWTH_BYTES and pid not in self._grown:
             self._grown.add(pid)
             self.events.tell(
                 "memory",
                 name,
-                f"its own memory has grown from {format_bytes(first)} to {format_bytes(private_bytes)}: a forked "
+                f"its own memory has grown from {format_bytes(first)} to {format_bytes(now)}: a forked "
                 "worker copies the lists that it reads (torchpipe.shared_list does away with that), or "
                 "something keeps what it makes",
             )

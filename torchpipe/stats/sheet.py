@@ -37,14 +37,17 @@ _NAMES = get_args(Doing)
 STARTING, MAKING, SENDING, AWAITING_CREDIT, AWAITING_INPUT, IDLE, _ENDED = range(len(_NAMES))
 _WORK = (STARTING, MAKING, SENDING)
 
-_DOING, _SINCE, _CPU, _MEMORY, _PRIVATE, _WANTED, _MADE, _SENT, _SPENT = range(9)
+_DOING, _SINCE, _CPU, _MEMORY, _PRIVATE, _PRIVATE_AT_FIRST, _WANTED, _MADE, _SENT, _SPENT = range(10)
 _PRIVATE_EVERY_S = 10.0  # the kernel looks at each page: some 10 ms for a gigabyte
 
 
 class Times:
     """How long in each way, in ns, and what it is at: a copy of a :class:`TimeSheet`, to add and to subtract."""
 
-    __slots__ = ("cpu_ns", "doing", "doing_ns", "made", "memory_bytes", "private_bytes", "sent", "spent")
+    __slots__ = (
+        *("cpu_ns", "doing", "doing_ns", "made", "memory_bytes"),
+        *("private_at_first_bytes", "private_bytes", "sent", "spent"),
+    )
 
     def __init__(self, spent: list[int] | None = None, cpu_ns: int = 0, made: int = 0, sent: int = 0) -> None:
         self.spent = [0] * len(_NAMES) if spent is None else spent
@@ -53,7 +56,7 @@ class Times:
         self.sent = sent  # bytes
         self.doing: Doing = "ended"
         self.doing_ns = 0
-        self.memory_bytes = self.private_bytes = 0
+        self.memory_bytes = self.private_bytes = self.private_at_first_bytes = 0
 
     def add(self, other: Times, sign: int = 1) -> None:
         self.spent = [mine + sign * theirs for mine, theirs in zip(self.spent, other.spent)]
@@ -111,8 +114,10 @@ class TimeSheet:
         self._cells[_MEMORY] = resident_bytes()
         now = time.monotonic()
         if self._private_at_s is None or now - self._private_at_s >= _PRIVATE_EVERY_S:
+            self._cells[_PRIVATE] = private = private_bytes()
+            if self._private_at_s is None:
+                self._cells[_PRIVATE_AT_FIRST] = private
             self._private_at_s = now
-            self._cells[_PRIVATE] = private_bytes()
 
     @property
     def wanted(self) -> bool:
@@ -137,6 +142,7 @@ class TimeSheet:
         times.doing_ns = max(0, time.monotonic_ns() - cells[_SINCE]) if cells[_SINCE] else 0
         times.spent[doing] += times.doing_ns
         times.memory_bytes, times.private_bytes = cells[_MEMORY], cells[_PRIVATE]
+        times.private_at_first_bytes = cells[_PRIVATE_AT_FIRST]
         return times
 
 
