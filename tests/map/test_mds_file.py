@@ -59,11 +59,17 @@ REAL = (
 )
 
 
-def write_mds(folder: Path, samples: list[dict[str, int]], per_shard: int = 3, compression: str | None = None) -> Path:
-    """As ``MDSWriter`` does: ``n`` as int, and ``text`` (so many times "t")."""
+def write_mds(
+    folder: Path,
+    samples: list[dict[str, int]],
+    per_shard: int = 3,
+    compression: str | None = None,
+    names: tuple[str, str] = ("n", "text"),
+) -> Path:
+    """As ``MDSWriter`` does: ``n`` as int, and ``text`` (so many times "t"), as columns of these ``names``."""
     folder.mkdir(parents=True, exist_ok=True)
     columns = {
-        "column_encodings": ["int", "str"], "column_names": ["n", "text"], "column_sizes": [8, None],
+        "column_encodings": ["int", "str"], "column_names": [*names], "column_sizes": [8, None],
         "compression": compression, "format": "mds", "hashes": [], "size_limit": None, "version": 2,
     }  # fmt: skip
     shards = []

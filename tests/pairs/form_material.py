@@ -20,6 +20,7 @@ import datasets
 import numpy as np
 import pyarrow
 import pyarrow.feather
+import pyarrow.parquet
 import torch
 
 from tests.formats.test_tfrecord import WRITTEN
@@ -104,8 +105,13 @@ def write_files(folder: Path, first: int = 0) -> None:
     for place, name in enumerate(("txt", "more txt")):
         _write_with_bad_records(folder / "bad", name, 10 * (first + place))
     np.save(folder / "tokens.npy", np.arange(first, first + 61, dtype=np.uint16))
-    write_mds(folder / "mds", numbered(9 + first), compression="zstd")
-    write_mds(folder / "more mds", numbered(7 + first))
+    write_mds(folder / "mds", numbered(9 + first), compression="zstd", names=("a", "b"))
+    write_mds(folder / "more mds", numbered(7 + first), names=("a", "b"))
+    for number in range(6):
+        path = folder / ("hive" if number < 3 else "more hive") / f"a={number % 3}" / "0.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = pyarrow.table({"b": [str(first + number + line) for line in range(6)]})
+        pyarrow.parquet.write_table(rows, path, row_group_size=2)
     with connect(folder / "rows.sqlite") as database:
         database.execute("create table if not exists rows (a integer primary key, b text)")
         database.execute("delete from rows")

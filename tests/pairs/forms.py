@@ -155,6 +155,7 @@ _FAMILIES = {
     "TokenFile": "SequenceWrapper",
     "TFRecordFile": "SequenceWrapper",
     "MDSFile": "SequenceWrapper",
+    "ParquetReader": "read_parquet",
 }
 """Forms over the same code: in ``make test``, one of them counts for all. ``make pairs`` makes the pairs of each."""
 
@@ -280,6 +281,9 @@ _source("shard_pieces", "other",
 _source("shard_pieces/row groups", "dict",
         lambda n: ParquetReader("parquet/*").shard_pieces(piece_bytes=1 + n, shuffle=n > 1), 18,
         traits="files shards")
+_source("ParquetReader/hive", "dict",
+        lambda n: ParquetReader(["hive/*/*", "more hive/*/*"][n % 2], ["a", "b"], partitioning="hive",
+                                filter=[None, [("a", ">", 0), ("b", ">", "2")]][n // 2]), 14, traits="files")
 _source("shard_pieces/records", "other",
         lambda n: TFRecordReader("tfrecord/*").shard_pieces(piece_bytes=20 + n, shuffle=n > 1), 12,
         traits="files shards")
@@ -293,7 +297,7 @@ _source("HuggingFaceReader", "dict", lambda n: HuggingFaceReader(user.rows(n)), 
 _source("TokenFile", "map of array", lambda n: TokenFile("tokens.npy", 5 + n), 10, traits="files")
 _source("TFRecordFile", "map of other",
         lambda n: TFRecordFile(["tfrecord/2.*", "more tfrecord/0.*"][n % 2], parse=n < 2), 6, traits="files")
-_source("MDSFile", "map of dict", lambda n: MDSFile(["mds", "more mds"][n % 2], ["n", "text"][n // 2 :]), 8,
+_source("MDSFile", "map of dict", lambda n: MDSFile(["mds", "more mds"][n % 2], [None, ["b", "a"]][n // 2]), 8,
         traits="files")
 _source("own source", "int", lambda n: Numbers(11 + n), 12)
 
