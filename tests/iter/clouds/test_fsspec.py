@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torchpipe.iter import (
     FSSpecFileLister,
     IoPathFileLister,
     IterableWrapper,
+    TextLineReader,
 )
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
@@ -192,3 +194,10 @@ def test_wrong_items_are_errors() -> None:
     for call, error, message in cases:
         with pytest.raises(error, match=message):
             call()
+
+
+def test_a_glob_within_an_archive_at_a_url(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for number in range(3):
+            archive.writestr(f"x/{number}.txt", f"{number}\n")
+    assert list(TextLineReader(f"zip://x/*.txt::file://{tmp_path}/a.zip")) == ["0", "1", "2"]

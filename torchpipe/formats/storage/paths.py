@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.storage.remote import file_system
+from torchpipe.formats.storage.remote import as_url, file_system
 from torchpipe.state.shared_list import SharedList, shared_list
 
 __all__ = ["MOST_NAMES", "expand_braces", "expand_paths", "is_remote"]
@@ -137,7 +137,9 @@ def _globbed(what: str, name: str, storage_options: Mapping[str, Any] | None, fr
         if not any(system is one for one in fresh):
             system.invalidate_cache()
             fresh.append(system)
-        found = sorted(map(system.unstrip_protocol, system.glob(path)))
+        first, chain, _ = name.partition("::")
+        in_archive = chain and "://" in first  # which a file system does not name
+        found = sorted(as_url(name, one) if in_archive else system.unstrip_protocol(one) for one in system.glob(path))
     else:
         found = sorted(glob.glob(name, recursive=True))
     if not found:

@@ -14,7 +14,7 @@ from torchpipe.formats.storage.opened_ahead import taken_ahead
 from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, attempt, is_transient
 from torchpipe.formats.storage.sources import RemoteSource, file_system
 
-__all__ = ["BUFFER_BYTES", "entries_of", "file_system", "is_there", "open_url", "write_url"]
+__all__ = ["BUFFER_BYTES", "as_url", "entries_of", "file_system", "is_there", "open_url", "write_url"]
 
 BUFFER_BYTES = 1 << 18
 _TEXT = ("encoding", "errors", "newline")
@@ -56,7 +56,7 @@ def entries_of(url: str, options: Mapping[str, Any] | None = None, retries: int 
         system.invalidate_cache(path)
         if system.isfile(path):
             return None
-        return [_as_url(url, name) for name in sorted(system.ls(path, detail=False)) if name.rstrip("/") != path]
+        return [as_url(url, name) for name in sorted(system.ls(path, detail=False)) if name.rstrip("/") != path]
 
     return attempt(look, f"listing {url}", retries)
 
@@ -79,7 +79,7 @@ def is_there(url: str, options: Mapping[str, Any] | None = None, retries: int = 
     return attempt(look, f"looking for {url}", retries)
 
 
-def _as_url(root: str, path: str) -> str:
+def as_url(root: str, path: str) -> str:
     """``path``, as the file system that belongs to ``root`` has it, as a URL of the same kind."""
     if "://" in path or "://" not in root:
         return path
