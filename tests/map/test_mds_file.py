@@ -253,6 +253,9 @@ def test_wrong_columns_and_numbers(tmp_path: Path) -> None:
     for wrong in (-1, 7):
         with pytest.raises(IndexError, match=f"there are 7 samples, and no number {wrong}"):
             node[wrong]
+    for columns in ("n", [], {"n", "text"}, ["n", "n"], 3):
+        with pytest.raises(ValueError, match="columns must be"):
+            MDSFile(tmp_path / "one", columns)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"shard\.00000\.mds has no column 'x', but n, text"):
         MDSFile(tmp_path / "one", ["x"])
     pickled = edited(column_encodings=["int", "pkl"])
@@ -290,6 +293,17 @@ def test_at_urls_a_sample_is_one_request_and_samples_in_order_are_few(tmp_path: 
         before = len(server.requests)
         assert numbers(node) == list(range(200))
         assert len(server.requests) - before < 30
+
+
+def test_folders_in_archives_and_behind_caches_of_fsspec(tmp_path: Path) -> None:
+    folder = write_mds(tmp_path / "one", numbered(7), compression="zstd")
+    with fsspec.open("memory://torchpipe-mds.zip", "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for path in folder.iterdir():
+            archive.write(path, path.name)
+            archive.write(path, f"in/{path.name}")
+    chains = [f"{inner}::memory://torchpipe-mds.zip" for inner in ("zip://", "zip://in", "zip://in/")]
+    for place in (*chains, f"simplecache::file://{folder}", f"simplecache::{chains[1]}"):
+        assert numbers(MDSFile(place)) == list(range(7))
 
 
 def _is_read(node: Any, number: int) -> bool:

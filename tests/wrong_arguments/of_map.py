@@ -33,7 +33,7 @@ FORMS: list[Row] = [
 FILE: Callable[..., Any] = partial(TokenFile, __file__)
 NODES: list[Row] = [
     ("SequenceWrapper: sequence", lambda: SequenceWrapper(iter([1])), TypeError, "sequence"),  # type: ignore[arg-type]
-    ("MDSFile: columns", lambda: MDSFile(".", "n"), TypeError, "columns"),
+    ("MDSFile: columns", lambda: MDSFile(".", "n"), ValueError, "columns"),
     ("MDSFile: images", lambda: MDSFile(".", images="jpg"), ValueError, "images"),
     ("MDSFile: max_bytes", lambda: MDSFile(".", max_bytes=-1), ValueError, "max_bytes"),
     ("TokenFile: offset", partial(FILE, dtype="uint8", offset=-1), ValueError, "offset"),

@@ -250,7 +250,9 @@ def _below(folder: str, name: str) -> str:
     if not is_remote(folder):
         return os.path.join(folder, name)
     first, chain, rest = folder.partition("::")
-    return f"{first.rstrip('/')}/{name}{chain}{rest}"
+    if chain and "://" not in first:  # a cache of what follows, such as simplecache
+        return f"{first}::{_below(rest, name)}"
+    return f"{first}{'' if first.endswith('/') else '/'}{name}{chain}{rest}"
 
 
 def _check_size(shard: Shard, size: int | None) -> None:

@@ -14,6 +14,7 @@ from torchpipe.formats.mds import Shards, mds_index
 from torchpipe.formats.storage.listed import listed
 from torchpipe.formats.storage.options import check_storage_options
 from torchpipe.formats.storage.paths import expand_paths
+from torchpipe.formats.tables.columns import check_columns
 from torchpipe.node.datapipe import MapDataPipe
 from torchpipe.node.validate import check_count
 
@@ -53,9 +54,7 @@ class MDSFile(MapDataPipe[dict[str, Any]]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.paths = expand_paths("MDSFile", paths, storage_options)
-        if isinstance(columns, str):
-            raise TypeError(f"columns must be a list of names, got {columns!r}")
-        self.columns = None if columns is None else list(columns)
+        self.columns = check_columns(columns)
         self.images = check_images(images)
         self.max_bytes = check_count("max_bytes", max_bytes, at_least=0)
         self.storage_options = check_storage_options(storage_options)
