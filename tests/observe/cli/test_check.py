@@ -143,6 +143,19 @@ def test_shards_are_compared_with_their_manifest(kind: str, tmp_path: Path, chec
     assert "is damaged in line 2" in checked(f"a-0.{kind}")[1]["problems"][0]
 
 
+def test_a_file_beside_the_shards_that_is_none_of_them(tmp_path: Path, checked: Any) -> None:
+    """A copy, say: a pattern finds it, so its samples would be read twice."""
+    write(tmp_path, "jsonl")
+    (tmp_path / "a-2.jsonl").write_bytes((tmp_path / "a-0.jsonl").read_bytes())
+    (tmp_path / "a-x.jsonl").write_text("1\n")
+    (tmp_path / "of-somebody-manifest.ndjson").write_text('{"samples": 3, "files": []}\n')
+    code, found = checked("a-*.jsonl")
+    assert code == 1
+    assert [problem.split(" is named as the shards")[0] for problem in found["problems"]] == [
+        str(tmp_path / "a-2.jsonl")
+    ]
+
+
 def test_a_bar_on_a_terminal_alone(
     tmp_path: Path, checked: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.map import TokenFile
 from torchpipe.stats.text import format_bytes
 from torchpipe.writing.manifest import Manifest, Shard
+from torchpipe.writing.names import ShardNames
 
 __all__ = ["Checked", "check_files"]
 
@@ -196,6 +197,12 @@ def _listed(paths: Sequence[str]) -> tuple[dict[str, Shard], list[str]]:
             listed |= shards
             problems += [
                 f"{path} is missing: {name} lists it" for path in shards.keys() - given if not os.path.exists(path)
+            ]
+            names = ShardNames.of(os.path.join(folder, str(manifest.run and manifest.run["path"])))
+            named = {os.path.join(folder, each) for each in names.numbers_there([names.tail]).values()}
+            problems += [
+                f"{path} is named as the shards of {name} are, which does not list it"
+                for path in sorted(given & named - shards.keys())
             ]
             if not manifest.finished:
                 problems.append(f"{name}: the run that writes these shards has not finished: call write_shards again")
