@@ -273,7 +273,7 @@ for _ending in FORMATS[1:]:
     _source(f"PathList/{_ending}", f"path {_ending}",
             lambda n, ending=_ending: PathList([f"{ending}/*", f"more {ending}/*"][n % 2]), 3, traits="files")  # type: ignore[misc]
 _source("FilePieces", "piece",
-        lambda n: FilePieces(["txt/*", "more txt/*"][n % 2], "lines", piece_bytes=7 + n, shuffle=n > 1), 12,
+        lambda n: FilePieces(["txt/*", "more txt/*"][n % 2], "lines", piece_bytes=7 + n, shuffle=True), 12,
         traits="files seeded")
 _source("shard_pieces", "other",
         lambda n: TextLineReader(["txt/*", "more txt/*"][n % 2]).shard_pieces(piece_bytes=7 + n, shuffle=n > 1), 7,
