@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import copy
 import gzip
 import hashlib
 import lzma
@@ -379,7 +380,7 @@ def bumped(value: Any) -> Any:
 def spoiled(item: Any) -> Any:
     """The item, changed in place as far as it can be: twice is not once."""
     if isinstance(item, list):
-        item.extend([bumped(part) for part in item[:1]])
+        item.extend([copy.deepcopy(bumped(part)) for part in item[:1]])  # what is in an item twice is two in a copy
     elif isinstance(item, dict):
         for name in list(item):
             item[name] = bumped(item[name])
