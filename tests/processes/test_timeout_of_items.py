@@ -30,7 +30,7 @@ def test_L4_quick_items_that_turn_slow_are_no_hang(dispatched: bool) -> None:
 
 def test_L7_the_error_after_a_timeout_names_it() -> None:
     graph = IterableWrapper(range(3)).sharding_filter().map(lambda item: time.sleep(60))
-    service = MultiProcessingReadingService(1, timeout=0.5, max_deaths=1)
+    service = MultiProcessingReadingService(1, timeout=3.0, max_deaths=1)
     with DataLoader2(graph, reading_service=service) as loader, pytest.raises(WorkerDiedError) as caught:
         list(loader)
     assert "made no progress within the timeout" in str(caught.value)
