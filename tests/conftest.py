@@ -18,7 +18,7 @@ from tests import leaks
 from tests.settling import settle
 from tests.warm import XLA_MODULES, Warm
 
-hypothesis.settings.register_profile("dev", deadline=None, max_examples=30, print_blob=True)
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=10, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=10, derandomize=True, database=None)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=500, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))

@@ -6,12 +6,11 @@ state: a file stands where its reader stands.
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 from torchpipe.formats.storage.block_cache import CELL_BYTES, BlockCache
 from torchpipe.formats.storage.request_threads import Budget, Request, budget, request_threads
-from torchpipe.formats.storage.retrying import ReopenedFile
+from torchpipe.formats.storage.retrying import RemoteFile, ReopenedFile
 
 __all__ = ["AheadFile"]
 
@@ -21,7 +20,7 @@ _RUN_BYTES = 1 << 18  # read in sequence, after which more of it is expected
 _FIRST_BYTES = 4 << 20  # asked for ahead then; twice as much whenever that has been read
 
 
-class AheadFile(io.RawIOBase):
+class AheadFile(RemoteFile):
     """``file``, of a known size, by ranges. Not thread-safe.
 
     Where a reader reads in sequence, up to ``ahead_bytes`` behind it are asked for, in parts of 4 MiB, each by its own
@@ -37,14 +36,13 @@ class AheadFile(io.RawIOBase):
         assert file.size is not None
         self.stop: int | None = None
         self.name = file.name
-        self.size = file.size
+        self.size: int = file.size
         self._file = file
         self._ahead_bytes = ahead_bytes
         self._cache, self._key = cache, key
         self._part_bytes = max(_LEAST_BYTES, min(PART_BYTES, ahead_bytes // 2))
         if cache is not None:
             self._part_bytes = max(CELL_BYTES, self._part_bytes // CELL_BYTES * CELL_BYTES)
-        self._offset = 0
         self._last = 0  # where the last read ended
         self._run = 0  # bytes read in sequence
         self._window = 0  # bytes behind the reader that are asked for
@@ -65,22 +63,6 @@ class AheadFile(io.RawIOBase):
         limit = min(self.size, self.size if stop is None else stop, start + min(_FIRST_BYTES, self._ahead_bytes))
         while start < limit and (part := self._add(start, limit, needed=False)) is not None:
             start = part.stop
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._offset
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        offset += {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self.size}[whence]
-        if offset < 0:
-            raise ValueError(f"{self.name} has no byte {offset}: offsets count from 0")
-        self._offset = offset
-        return offset
 
     def readinto(self, buffer: Any) -> int:
         count = min(len(buffer), self.size - self._offset)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -52,18 +52,21 @@ class _Opening:
                 return
             self._begun = True
         try:
-            file = self._source.opened()
-            if isinstance(file, AheadFile):
-                file.begin_at(*self._beginning[1:])
-                with self._lock:
-                    if not self._dropped:
-                        self._file, file = file, None  # type: ignore[assignment]
-            if file is not None:
-                file.close()
-        except Exception:  # raised, if it is, where the file is needed
-            pass
+            with suppress(Exception):  # raised, if it is, where the file is needed
+                self._open()
         finally:
             self._done.set()
+
+    def _open(self) -> None:
+        with ExitStack() as closing:
+            file = closing.enter_context(self._source.opened())
+            if not isinstance(file, AheadFile):
+                return
+            file.begin_at(*self._beginning[1:])
+            with self._lock:
+                if not self._dropped:
+                    self._file = file
+                    closing.pop_all()
 
     def taken(self) -> AheadFile | None:
         with self._lock:

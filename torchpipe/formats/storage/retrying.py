@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeAlias, TypeVar
 from torchpipe.compat.fsspec_private import range_fetcher
 from torchpipe.node.retries import try_again
 
-__all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "can_seek_back", "is_transient"]
+__all__ = ["DEFAULT_RETRIES", "RemoteFile", "ReopenedFile", "attempt", "can_seek_back", "is_transient"]
 
 T = TypeVar("T")
 
@@ -79,7 +79,39 @@ def can_seek_back(file: Any) -> bool:
     return seekable is not None and bool(seekable()) and getattr(file, "r", None) is None
 
 
-class ReopenedFile(io.RawIOBase):
+class RemoteFile(io.RawIOBase):
+    """A file for reading that has a position of its own: no request is made to go to another one.
+
+    ``size`` is in bytes, None if it is not known.
+    """
+
+    name: str
+    size: int | None = None
+    _offset = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._offset
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END:
+            if self.size is None:
+                raise io.UnsupportedOperation(f"the size of {self.name} is not known")
+            offset += self.size
+        elif whence == io.SEEK_CUR:
+            offset += self._offset
+        if offset < 0:
+            raise ValueError(f"{self.name} has no byte {offset}: offsets count from 0")
+        self._offset = offset
+        return offset
+
+
+class ReopenedFile(RemoteFile):
     """A binary file for reading, which is opened again where it stood when a read fails for a moment.
 
     ``open_at(offset)`` opens it, and tells its size in bytes, or None, and its *version*: what tells this file from
@@ -97,8 +129,6 @@ class ReopenedFile(io.RawIOBase):
         self._open_at = open_at
         self._open_in_sequence = open_in_sequence
         self._retries = retries
-        self._offset = 0
-        self._size: int | None = None
         self.version: str | None = None
         self._file: BinaryIO | None = None
         self._opening = threading.Lock()  # for :meth:`fetch`
@@ -107,7 +137,7 @@ class ReopenedFile(io.RawIOBase):
     @property
     def has_ranges(self) -> bool:
         """True if :meth:`fetch` reads it."""
-        return self._size is not None and range_fetcher(self._file) is not None
+        return self.size is not None and range_fetcher(self._file) is not None
 
     def fetch(self, start: int, stop: int) -> bytes:
         """The bytes from ``start`` to before ``stop``, in one request. Thread-safe. Raises: as reading."""
@@ -136,15 +166,11 @@ class ReopenedFile(io.RawIOBase):
         self._opening = threading.Lock()
         self._file = None
 
-    @property
-    def size(self) -> int | None:
-        return self._size
-
     def _opened(self) -> BinaryIO:
         """The file, at the offset."""
         if self._file is None:
             file, size, version = self._open_at(self._offset)
-            for what, now, before in (("bytes", size, self._size), ("the version", version, self.version)):
+            for what, now, before in (("bytes", size, self.size), ("the version", version, self.version)):
                 if None not in (now, before) and now != before:
                     file.close()
                     have = (
@@ -154,7 +180,7 @@ class ReopenedFile(io.RawIOBase):
                         f"{self.name} has {have}: it was replaced while it was read. Restore it, or "
                         "begin the epoch anew"
                     )
-            self._file, self._size = file, size
+            self._file, self.size = file, size
             self.version = self.version or version
         elif self.seeks and self._file.tell() != self._offset:
             self._file.seek(self._offset)
@@ -173,37 +199,20 @@ class ReopenedFile(io.RawIOBase):
             except Exception:  # it had failed already
                 pass
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        before = self._offset
+        if super().seek(offset, whence) != before and not self.seeks:
+            self._drop()
         return self._offset
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence == io.SEEK_END:
-            if self._size is None:
-                raise io.UnsupportedOperation(f"the size of {self.name} is not known")
-            offset += self._size
-        elif whence == io.SEEK_CUR:
-            offset += self._offset
-        if offset < 0:
-            raise ValueError(f"{self.name} has no byte {offset}: offsets count from 0")
-        if offset != self._offset and not self.seeks:
-            self._drop()
-        self._offset = offset
-        return offset
-
     def readinto(self, buffer: Any) -> int:
-        if self._size is not None and self._offset >= self._size:
+        if self.size is not None and self._offset >= self.size:
             return 0
 
         def read() -> bytes:
             data = self._of_this_file(lambda: self._opened().read(len(buffer)))
-            if not data and self._size is not None and len(buffer):
-                raise ConnectionResetError(f"{self.name} ended at byte {self._offset} of {self._size}")
+            if not data and self.size is not None and len(buffer):
+                raise ConnectionResetError(f"{self.name} ended at byte {self._offset} of {self.size}")
             return data
 
         data = attempt(read, f"reading {self.name} at byte {self._offset}", self._retries, self._drop, only_here=True)
