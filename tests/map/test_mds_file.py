@@ -250,10 +250,12 @@ def test_L7_what_does_not_fit_names_the_file(
 
 def test_wrong_columns_and_numbers(tmp_path: Path) -> None:
     node = MDSFile(write_mds(tmp_path / "one", numbered(7)), ["n"])
-    assert node[np.int64(6)] == {"n": 6}
-    for wrong in (-1, 7):
-        with pytest.raises(IndexError, match=f"there are 7 samples, and no number {wrong}"):
+    assert node[np.int64(6)] == node[-1] == {"n": 6}
+    for wrong in (-8, 7):
+        with pytest.raises(IndexError, match=f"Index {wrong} is out of range: MDSFile has 7 items"):
             node[wrong]
+    with pytest.raises(TypeError, match=r"MDSFile \(map-style\) is read by index, got 1.5"):
+        node[1.5]
     for columns in ("n", [], {"n", "text"}, ["n", "n"], 3):
         with pytest.raises(ValueError, match="columns must be"):
             MDSFile(tmp_path / "one", columns)  # type: ignore[arg-type]

@@ -126,8 +126,9 @@ def test_rows_and_several_files(tmp_path: Path) -> None:
     assert as_lists(node.to_iter_datapipe()) == [[1, 1], [2, 2], [2, 2]]
     node[0][:] = 9  # a copy
     assert node[0].tolist() == [1, 1]
-    for wrong in (3, -1):
-        with pytest.raises(IndexError, match=f"there are 3 sequences of tokens, and no number {wrong}"):
+    assert node[-1].tolist() == [2, 2]
+    for wrong in (3, -4):
+        with pytest.raises(IndexError, match=f"Index {wrong} is out of range: TokenFile has 3 items"):
             node[wrong]
 
 

@@ -235,7 +235,7 @@ class MappedTokens:
 
 class TokenSequences:
     """The sequences of several files as one, or windows of ``length`` tokens that begin every ``step``, within each
-    file."""
+    file. Numbers count from 0."""
 
     def __init__(self, files: Sequence[MappedTokens], length: int | None, step: int | None) -> None:
         self._files = files
@@ -262,10 +262,8 @@ class TokenSequences:
         return file.segments(inner * self._step, self._length)
 
     def _found(self, number: int) -> tuple[MappedTokens, int]:
-        if not 0 <= number < len(self):
-            raise IndexError(f"there are {len(self)} sequences of tokens, and no number {number}")
         part = bisect_right(self._ends, number)
-        return self._files[part], int(number) - (self._ends[part - 1] if part else 0)
+        return self._files[part], number - (self._ends[part - 1] if part else 0)
 
 
 def token_type(dtype: Any) -> np.dtype[Any]:

@@ -15,6 +15,7 @@ from torchpipe.formats.storage.listed import listed
 from torchpipe.formats.storage.options import check_storage_options
 from torchpipe.formats.storage.paths import expand_paths
 from torchpipe.formats.tables.columns import check_columns
+from torchpipe.map._indices import checked_index
 from torchpipe.node.datapipe import MapDataPipe
 from torchpipe.node.validate import check_count
 
@@ -72,10 +73,9 @@ class MDSFile(MapDataPipe[dict[str, Any]]):
         return self.ends[-1] if self.ends else 0
 
     def __getitem__(self, index: Any) -> dict[str, Any]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"there are {len(self)} samples, and no number {index}")
+        index = checked_index("MDSFile", index, len(self))
         number = bisect_right(self.ends, index)
-        shard, inner = self.shards[number], int(index) - (self.ends[number - 1] if number else 0)
+        shard, inner = self.shards[number], index - (self.ends[number - 1] if number else 0)
         data = self.reader.sample(shard, inner)
         try:
             return shard.columns(data)

@@ -12,6 +12,7 @@ from torchpipe.formats.example import example_parser
 from torchpipe.formats.storage.listed import listed_files
 from torchpipe.formats.storage.paths import expand_paths, is_remote
 from torchpipe.formats.tfrecord import check_crc32c, read_record, record_offsets
+from torchpipe.map._indices import checked_index
 from torchpipe.node.datapipe import MapDataPipe
 
 __all__ = ["TFRecordFile"]
@@ -57,8 +58,7 @@ class TFRecordFile(MapDataPipe[Any]):
         return self.ends[-1]
 
     def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(f"there are {len(self)} records, and no number {index}")
+        index = checked_index("TFRecordFile", index, len(self))
         file = bisect_right(self.ends, index)
         offset = int(self.offsets[file][index - (self.ends[file - 1] if file else 0)])
         path = self.paths[file]

@@ -12,6 +12,7 @@ import torch
 from torchpipe.formats.storage.listed import listed_files
 from torchpipe.formats.storage.paths import expand_paths
 from torchpipe.formats.tokens import MappedTokens, TokenSequences
+from torchpipe.map._indices import checked_index
 from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import MapDataPipe
 from torchpipe.node.validate import check_count
@@ -103,6 +104,7 @@ class TokenFile(MapDataPipe[Any]):
         return len(self.sequences)
 
     def __getitem__(self, index: Any) -> Any:
+        index = checked_index("TokenFile", index, len(self))
         tokens = self.sequences[index]
         self._check_range(index, tokens)
         made = torch.from_numpy(tokens)

@@ -62,8 +62,9 @@ def test_by_number(folder: Path) -> None:
     node = TFRecordFile(folder / "*", parse=False)
     assert [node[number] for number in range(len(node))] == texts(0, 12)
     check_node(lambda: TFRecordFile(folder / "*", parse=False).shuffle().sharding_filter(), epochs=[0], positions=6)
-    for wrong in (-1, 12):
-        with pytest.raises(IndexError, match=f"there are 12 records, and no number {wrong}"):
+    assert node[-1] == node[11]
+    for wrong in (-13, 12):
+        with pytest.raises(IndexError, match=f"Index {wrong} is out of range: TFRecordFile has 12 items"):
             node[wrong]
 
 
