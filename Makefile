@@ -28,7 +28,7 @@ TESTS_FREE_THREADED := tests/data tests/device tests/test_two_threads.py tests/t
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook pairs soak bench audit bench-plot check format stubs docs constraints clean
+.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook pairs soak bench audit bench-plot costs check format stubs docs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -44,7 +44,7 @@ examples: $(VENV)/.stamp ## train on real data, be killed, go on exactly: each e
 test-quick: $(VENV)/.stamp ## the least to run after a change: all nodes, states, planning, a smoke of each law (two minutes)
 	MARKS="quick" tools/run_tests.sh $(VENV) $(ARGS)
 
-test: $(VENV)/.stamp ## all tests but the nightly ones, on torch 2.9 + torch_xla 2.9
+test: $(VENV)/.stamp ## all tests but the nightly ones, on torch 2.9 + torch_xla 2.9 (ten minutes)
 	MARKS="$(DAILY)" tools/run_tests.sh $(VENV) $(ARGS)
 
 test-newest: $(NEWEST)/.stamp ## the same but XLA's, on the newest torch
@@ -98,6 +98,11 @@ audit: $(BENCH)/.stamp ## cut off, kill and resume the same pipelines under diff
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the READMEs' tables from that file
 	$(BENCH)/bin/python benchmarks/plot.py
 
+costs: $(VENV)/.stamp ## measure what each test costs, by which `make test` chooses among those that cost much: tests/costs.txt
+	rm -rf .costs
+	-TORCHPIPE_TEST_COSTS=.costs MARKS="$(DAILY)" tools/run_tests.sh $(VENV) -p tests.costs $(ARGS)
+	$(VENV)/bin/python -m tests.costs .costs
+
 check: $(VENV)/.stamp ## formatting, lint, strict types, generated stub: changes nothing
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -119,7 +124,7 @@ constraints: $(VENV)/.stamp ## pin the newest versions that fit, for each enviro
 	tools/pin.sh $(VENV)/bin/uv "$(EXTRAS)" "$(EXTRAS_NEWEST)" "$(EXTRAS_TRAINERS)"
 
 clean: ## remove the environments and everything generated
-	rm -rf $(VENV) $(NEWEST) $(TRAINERS) $(DOCS) $(NOTEBOOK) .venv-py* $(BENCH) $(BENCH09) build dist site .bench .demo
+	rm -rf $(VENV) $(NEWEST) $(TRAINERS) $(DOCS) $(NOTEBOOK) .venv-py* $(BENCH) $(BENCH09) build dist site .bench .costs .demo
 	rm -rf *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

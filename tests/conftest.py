@@ -15,6 +15,7 @@ import pytest
 from hypothesis.internal.conjecture import junkdrawer
 
 from tests import leaks
+from tests.costs import by_day
 from tests.settling import settle
 from tests.warm import XLA_MODULES, Warm
 
@@ -67,30 +68,42 @@ _QUICK = (
     "test_loader_state.py", "test_manual_seed.py", "test_node_protocol.py", "test_registering.py", "test_replay.py",
     "test_seeds.py", "wrong_arguments", "testing/test_nodes.py",
 )  # fmt: skip
-# `make test-nightly`: whole matrices, interrupts at every instruction, thousands of mutated states. Marks name more.
+# `make test-nightly`: whole matrices, interrupts at every instruction, thousands of mutated states. Marks and
+# costs.txt name more.
 _NIGHTLY = (
     "benchmarks", "data/test_L2_interrupts.py", "device/test_side_by_side.py", "examples", "faults/test_matrix.py",
     "faults/test_random_graphs.py", "laws/test_L2_interrupts.py", "laws/test_L2_interrupted_waits.py",
     "laws/test_L2_signal_handlers.py", "laws/test_L4_soak.py", "processes/test_main_guard.py", "state/test_fuzz.py",
-    "observe/test_planted.py", "typing/test_types.py",
+    "observe/test_planted.py", "services/test_distributed.py", "typing/test_types.py",
 )  # fmt: skip
 
 
-def _tier(path: str, item: pytest.Item) -> str | None:
-    if item.get_closest_marker("nightly"):
-        return None
-    if path.startswith(_NIGHTLY):
-        return None if item.get_closest_marker("sample") else "nightly"
-    return "quick" if path.startswith(_QUICK) and item.get_closest_marker("xla") is None else None
+def _path(item: pytest.Item) -> str:
+    return item.nodeid.removeprefix("tests/")
+
+
+def _is_sample(item: pytest.Item) -> bool:
+    return item.get_closest_marker("sample") is not None
+
+
+def _is_by_night(item: pytest.Item) -> bool:
+    by_path = _path(item).startswith(_NIGHTLY) and not _is_sample(item)
+    return by_path or item.get_closest_marker("nightly") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    others = [item for item in items if not _is_by_night(item)]
+    daily = [
+        item for item, its_turn in zip(others, by_day(item.nodeid for item in others)) if its_turn or _is_sample(item)
+    ]
+    for item in set(items).difference(daily):
+        item.add_marker("nightly")
+    for item in daily:
+        if _path(item).startswith(_QUICK) and item.get_closest_marker("xla") is None:
+            item.add_marker("quick")
     for item in items:
-        path = item.nodeid.removeprefix("tests/")
-        if path.startswith(_ANY_TORCH):
+        if _path(item).startswith(_ANY_TORCH):
             item.add_marker("any_torch")
-        if (tier := _tier(path, item)) is not None:
-            item.add_marker(tier)
     if importlib.util.find_spec("torch_xla") is None:
         for item in items:
             if item.get_closest_marker("xla") is not None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Footprint", "kill_left", "left_since", "wait_nothing_left"]
+__all__ = ["Footprint", "descendants", "kill_left", "left_since", "wait_nothing_left"]
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE_S = 5.0
@@ -63,7 +63,7 @@ def _children_of(pid: int) -> set[int]:
     return found
 
 
-def _descendants() -> set[int]:
+def descendants() -> set[int]:
     """The numbers of all processes below this one: a tenth of the time in which psutil looks at every process."""
     found: set[int] = set()
     left = [os.getpid()]
@@ -80,7 +80,7 @@ def _descendants() -> set[int]:
 
 def _children() -> list[psutil.Process]:
     found = []
-    for pid in _descendants():
+    for pid in descendants():
         try:
             found.append(psutil.Process(pid))
         except psutil.NoSuchProcess:

@@ -16,7 +16,7 @@ trap 'kill $beside 2>/dev/null; rm -rf "$shown_later"' EXIT
 unset PYTHONDONTWRITEBYTECODE
 
 # Not loadgroup or loadscope: they give out again the test that crashed its process, and may then wait for ever.
-tests() { # PROCESSES MARKS ARGUMENT...
+tests() { # PROCESSES (0: in pytest's own) MARKS ARGUMENT...
     local processes=$1 marks=$2
     shift 2
     "$python" -m pytest -n "$processes" --dist worksteal -m "$marks${MARKS:+ and ($MARKS)}" "$@"
@@ -37,7 +37,7 @@ has() { "$python" -c "import importlib.util, sys; sys.exit(importlib.util.find_s
 beside() {
     for part in xla:torch_xla ray:ray; do
         has "${part#*:}" || continue
-        tests 1 "${part%:*}" "$@" >"$shown_later/${part%:*}" 2>&1
+        tests 0 "${part%:*}" "$@" >"$shown_later/${part%:*}" 2>&1
         echo $? >"$shown_later/${part%:*}.code"
     done
 }

@@ -84,6 +84,7 @@ class Slow(Samples):
         return super().__getitem__(index)
 
 
+@pytest.mark.sample
 def test_L4_a_killed_worker_is_replaced() -> None:
     wanted = texts(loader_over(Slow()))
     loader = loader_over(Slow(), worker_method=HALF)

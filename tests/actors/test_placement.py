@@ -147,6 +147,7 @@ def test_shards_move_from_a_slow_node_to_fast_ones(cluster: Any) -> None:
             cluster.remove_node(node)
 
 
+@pytest.mark.sample
 def test_the_plan_and_the_figures_tell_of_actors_and_nodes() -> None:
     # Of two that may take each other's shards, the quicker one may have had all of them when the other starts
     with ray_loader(plain(), 2, 2, rebalance=False) as loader:

@@ -130,6 +130,7 @@ def test_L4_an_item_that_ends_its_actor_each_time_is_named() -> None:
             next(stream)
 
 
+@pytest.mark.sample
 def test_a_budget_of_restarts_ends_the_run() -> None:
     with ray_loader(endless("plain"), 1, 1, max_restarts=0) as loader:
         stream = iter(loader)

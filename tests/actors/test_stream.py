@@ -11,6 +11,7 @@ from tests.actors.cluster_rig import GRAPHS, in_process, ray_loader, seeded, tex
 from torchpipe.testing import check_reading_service
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "kind", ["dispatched", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in GRAPHS if kind != "dispatched")]
 )
@@ -21,6 +22,7 @@ def test_L1_the_stream_is_that_of_one_process_in_every_epoch(kind: str) -> None:
         assert [texts(loader) for _ in range(2)] == wanted
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "kind", ["dispatched", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("shuffled", "packed"))]
 )

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,8 +89,14 @@ def once_a_night(block: tuple[str, str, str | None]) -> bool:
     return block[0].startswith(("docs/ddp.md", "docs/preemption.md")) and "def train(" in block[1]
 
 
+def marks_of(block: tuple[str, str, str | None]) -> list[Any]:
+    if once_a_night(block):
+        return [pytest.mark.nightly]
+    return [pytest.mark.sample] if block[0].startswith("README") else []
+
+
 PLAIN = [
-    pytest.param(block, id=block[0], marks=pytest.mark.nightly if once_a_night(block) else ())
+    pytest.param(block, id=block[0], marks=marks_of(block))
     for block in blocks()
     if not of_xla(block[1]) and not of_ray(block)
 ]

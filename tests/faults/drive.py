@@ -28,7 +28,7 @@ from torchpipe.iter import IterableWrapper
 __all__ = ["LENGTH", "SHARDS", "TIMEOUT_S", "Detections", "Run", "fault_of", "graph_of", "run_exact", "run_to_error"]
 
 LENGTH, SHARDS, WORKERS = 24, 2, 2
-TIMEOUT_S = 0.8
+TIMEOUT_S = 2.0
 GIVE_UP_AT = 7  # items delivered before a pass is given up
 _NUMBERS = {"mid-item": 9, "last item": LENGTH - 1}
 

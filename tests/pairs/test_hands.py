@@ -14,6 +14,7 @@ from tests.pairs.form_rules import alone, may_be_refused
 from tests.pairs.form_runs import check, check_in_workers, check_model, in_process, whole
 from tests.pairs.form_samples import check_each
 from tests.pairs.forms import FORMS, NUMBERS
+from tests.pairs.parts import parts
 
 _NEVER = 1 << 40
 _LEADS: list[Chain] = [
@@ -49,23 +50,23 @@ def spoiled_chains() -> list[Chain]:
 
 
 SPOILED = spoiled_chains()
-_PARTS = 24
-DAILY = [pytest.param(part, marks=[pytest.mark.nightly] if part % 12 else []) for part in range(_PARTS)]
+_PARTS = 96
+_FEW = 9
 
 
-@pytest.mark.parametrize("part", DAILY)
+@pytest.mark.parametrize("part", parts(_PARTS, 2))
 def test_L2_what_a_function_behind_a_form_changes_in_place_is_the_same_after_a_resume(part: int) -> None:
     check_each(SPOILED[part::_PARTS], partial(check, thorough=True))
 
 
-@pytest.mark.parametrize("part", DAILY)
+@pytest.mark.parametrize("part", parts(_PARTS, 4))
 def test_what_a_function_behind_a_form_changes_in_place_is_what_plain_python_changes(part: int) -> None:
     check_each(SPOILED[part::_PARTS], check_model)
 
 
-@pytest.mark.parametrize("part", [0, 1, *(pytest.param(part, marks=pytest.mark.nightly) for part in (2, 3))])
+@pytest.mark.parametrize("part", parts(16, 2))
 def test_L1_L4_what_a_function_changes_in_place_is_the_same_in_workers_of_which_one_is_killed(part: int) -> None:
-    check_each(SPOILED[part * 7 :: 4 * 28], check_in_workers)
+    check_each(SPOILED[part * 7 :: 16 * 28], check_in_workers)
 
 
 def _stream(chain: Chain) -> Any:
@@ -98,12 +99,11 @@ _GIVES_ITEMS = {"map", "map/code", "flatmap", "interleave", "shuffled_flatmap", 
 }
 
 
-@pytest.mark.parametrize("of", [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in NUMBERS[1:])])
+@pytest.mark.parametrize("part", parts(_FEW, 1))
 @pytest.mark.parametrize("does", ["numpy", "torch"])
-def test_L1_L2_numbers_of_other_libraries_are_numbers(does: str, of: int) -> None:
-    keys = enumerate(key for key in sorted(FORMS) if key not in _GIVES_ITEMS)
-    some = [chain_with(key, NUMBERS[(of + place) % len(NUMBERS)]) for place, key in keys]
-    assert sum(check_each(some, partial(check_numbers, does))) > 20 // len(NUMBERS)
+def test_L1_L2_numbers_of_other_libraries_are_numbers(does: str, part: int) -> None:
+    some = [chain_with(key, number) for key in sorted(FORMS) if key not in _GIVES_ITEMS for number in NUMBERS]
+    assert sum(check_each(some[part::_FEW], partial(check_numbers, does))) > 1
 
 
 def check_stops(chain: Chain) -> bool:
@@ -117,6 +117,7 @@ def check_stops(chain: Chain) -> bool:
     return True
 
 
-def test_L7_a_function_that_raises_stop_iteration_ends_no_stream() -> None:
+@pytest.mark.parametrize("part", parts(_FEW, 1))
+def test_L7_a_function_that_raises_stop_iteration_ends_no_stream(part: int) -> None:
     some = [chain_with(key, number) for key in sorted(FORMS) for number in NUMBERS]
-    assert sum(check_each(some, check_stops)) > 40
+    assert sum(check_each(some[part::_FEW], check_stops)) > 2

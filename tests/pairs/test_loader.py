@@ -14,9 +14,10 @@ import pytest
 from tests.pairs.covering import Row, covering_rows
 from tests.pairs.loader_features import FACTORS, REFUSALS, allowed, refusals_of
 from tests.pairs.loader_runs import check, name_of
+from tests.pairs.parts import parts
 from tests.pairs.tables import PAGE, with_table
 
-PARTS = 48  # of the rows, so that several processes share them
+PARTS = 192
 
 
 @cache
@@ -36,11 +37,7 @@ def rows() -> list[Row]:
     return found
 
 
-# `make test` takes every third part of the rows, `make test-nightly` all
-DAILY = [pytest.param(part, marks=[pytest.mark.nightly] if part % 3 else []) for part in range(PARTS)]
-
-
-@pytest.mark.parametrize("part", DAILY)
+@pytest.mark.parametrize("part", parts(PARTS, 2))
 def test_L1_L2_L4_every_pair_is_exact_or_refused(part: int) -> None:
     failures = []
     for row in rows()[part::PARTS]:

@@ -622,6 +622,7 @@ def main(folder: Path, rank: int, world_size: int, scenarios: list[str]) -> None
         result = globals()[name]()
         (folder / f"{name}.{rank}.json").write_text(json.dumps(result))
     if "a_rank_is_killed" not in scenarios and dist.is_initialized():
+        dist.barrier()  # a rank that ends while another one still connects to it would be an error there
         dist.destroy_process_group()
 
 

@@ -391,6 +391,7 @@ def apart(start: Start) -> Results:
     return start(2, "own_orders", "own_orders_of_rank_0", "open_claims")[0]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["own_orders", "own_orders_of_rank_0"])
 def test_a_rank_with_an_order_of_its_own_loads_its_own(apart: Results, name: str) -> None:
     for rank, (before, rest, loaded) in enumerate(apart[name]):
@@ -398,6 +399,7 @@ def test_a_rank_with_an_order_of_its_own_loads_its_own(apart: Results, name: str
         assert sorted(number for batch in [*before, *rest] for number in batch) == list(range(rank, 16, 2))
 
 
+@pytest.mark.sample
 def test_a_rank_is_given_its_own_open_claims_again(apart: Results) -> None:
     """By torch.distributed.checkpoint, and by a state that rank 0 has for all."""
     for rank, (ways, _) in enumerate(apart["open_claims"]):
@@ -407,6 +409,7 @@ def test_a_rank_is_given_its_own_open_claims_again(apart: Results) -> None:
             assert again == [[number, whole[number]] for number in (*still_open, *range(4 + rank, 8))], (name, way)
 
 
+@pytest.mark.sample
 def test_a_loader_whose_ranks_wait_for_each_other_has_no_claims(apart: Results) -> None:
     for _, told in apart["open_claims"]:
         assert [text.partition(": ")[0] for text in told] == [

@@ -106,6 +106,7 @@ def test_no_state_begins_anew(audit: Audit) -> None:
     assert row.repeated
 
 
+@pytest.mark.sample
 def test_a_state_that_is_off_by_one_loses_a_batch_at_each_cut(audit: Audit) -> None:
     report = audit("OffByOne")
     row = rows(report)[CUT]
