@@ -1,10 +1,12 @@
-"""Writing tar shards: torchpipe in process, with 1 and 2 workers, beside ``webdataset.ShardWriter``, in one run.
+"""Writing shards: torchpipe in process, with 1 and 2 workers, beside ``webdataset.ShardWriter``, which writes tar files
+as well, and litData's ``optimize`` with 1 and 2 workers, which writes chunks of its own format. In one run.
 
     python benchmarks/write_shards.py [--mb 1000] [--rounds 3] [--folder FOLDER]
 
 Two workloads: *ready*, samples of 100 kB that lie in memory, and *made*, JPEG files that Pillow encodes for each sample
 (some 100 kB). All is on disk when the time ends (``os.sync()``). A fresh process for each result, the writers in
-turn; then every sample is read with ``tarfile`` and compared. Without webdataset its rows are left out.
+turn; then every sample is read, with ``tarfile`` or litData's own reader, and compared. Writers that are not installed
+are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ import numpy as np
 
 SAMPLE_BYTES = 100_000
 SHARD_BYTES = 1 << 28
-WRITERS = ("webdataset", "in process", "1 worker", "2 workers")
+WRITERS = ("webdataset", "litdata 1", "litdata 2", "in process", "1 worker", "2 workers")
+PEERS = ("webdataset", "litdata")
 
 
 @cache
@@ -68,6 +71,19 @@ def write(writer: str, workload: str, count: int, folder: str) -> float:
         with webdataset.ShardWriter(f"{folder}/out-%05d.tar", maxsize=SHARD_BYTES, verbose=0) as shards:
             for number in range(count):
                 shards.write(sample(workload, number))
+    elif writer.startswith("litdata"):
+        import litdata
+
+        os.sync()
+        start = time.perf_counter()
+        litdata.optimize(
+            partial(sample, workload),
+            inputs=list(range(count)),
+            output_dir=folder,
+            chunk_bytes=SHARD_BYTES,
+            num_workers=int(writer[-1]),
+            verbose=False,
+        )
     else:
         from reading_services import MultiProcessingReadingService
         from torchpipe import write_shards
@@ -83,8 +99,10 @@ def write(writer: str, workload: str, count: int, folder: str) -> float:
     return time.perf_counter() - start
 
 
-def check(workload: str, count: int, folder: str) -> int:
-    """Every sample, once and in order. Returns the bytes of all shards."""
+def check(writer: str, workload: str, count: int, folder: str) -> int:
+    """Every sample, once, and in order from all but litData. Returns the bytes of all shards."""
+    if writer.startswith("litdata"):
+        return check_chunks(workload, count, folder)
     number = 0
     for path in sorted(Path(folder).glob("*.tar")):
         with tarfile.open(path) as archive:
@@ -103,13 +121,26 @@ def check(workload: str, count: int, folder: str) -> int:
     return sum(path.stat().st_size for path in Path(folder).glob("*.tar"))
 
 
+def check_chunks(workload: str, count: int, folder: str) -> int:
+    import litdata
+
+    found = litdata.StreamingDataset(folder, max_cache_size="100GB")
+    numbers = set()
+    for item in found:
+        assert item == sample(workload, item["cls"])
+        numbers.add(item["cls"])
+    assert numbers == set(range(count))
+    assert len(found) == count
+    return sum(path.stat().st_size for path in Path(folder).glob("*.bin"))
+
+
 def measured(writer: str, workload: str, count: int, parent: str | None) -> float:
     """MB/s."""
     folder = tempfile.mkdtemp(dir=parent)
     try:
         command = [sys.executable, __file__, "--one", json.dumps([writer, workload, count, folder])]
-        seconds = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        return check(workload, count, folder) / 1e6 / seconds
+        seconds = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+        return check(writer, workload, count, folder) / 1e6 / seconds
     finally:
         shutil.rmtree(folder)
 
@@ -124,7 +155,8 @@ def main() -> None:
     if given.one:
         print(write(*json.loads(given.one)))
         return
-    writers = [name for name in WRITERS if name != "webdataset" or importlib.util.find_spec("webdataset")]
+    missing = {peer for peer in PEERS if importlib.util.find_spec(peer) is None}
+    writers = [name for name in WRITERS if name.split()[0] not in missing]
     for workload in ("ready", "made"):
         count = given.mb * 1_000_000 // SAMPLE_BYTES
         rates: dict[str, list[float]] = {writer: [] for writer in writers}

@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -910,9 +911,11 @@ def test_another_thread_that_iterates_ends_the_loop_that_waits() -> None:
         thread.start()
         while stream.at_hand is None:
             pass
-        iter(claims)
-        thread.join(60)
+        time.sleep(0.2)  # by now it waits for room, most likely; it is told in any case
+        newer = iter(claims)
+        thread.join(30)
         assert len(errors) == 1
+        del newer
 
 
 def test_an_iterator_that_has_ended_stays_so() -> None:

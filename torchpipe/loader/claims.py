@@ -296,8 +296,11 @@ class Claims(Generic[T]):
             return loop
 
     def _at_work(self, loop: EpochOfClaims[T]) -> EpochOfClaims[T]:
-        """As the loader's own iterator, it ends when nobody holds it any more, and what it has at hand with it."""
+        """As the loader's own iterator, it ends when nobody holds it any more, and what it has at hand with it. Whoever
+        waits for room in an older one is told.
+        """
         self._loop = weakref.ref(loop)
+        self._wake()
         return loop
 
     def _stands_in_a_rest(self) -> bool:
