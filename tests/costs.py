@@ -31,7 +31,7 @@ __all__ = ["by_day"]
 
 _FILE = Path(__file__).with_name("costs.txt")
 _DAILY_S = 0.3
-_LONGEST = 6  # times the seconds of a function
+_LONGEST = 6  # times as long as all of a function's variants, at most one of them takes by day
 _collected: Counter[str] = Counter()
 
 

@@ -912,10 +912,9 @@ def test_another_thread_that_iterates_ends_the_loop_that_waits() -> None:
         while stream.at_hand is None:
             pass
         time.sleep(0.2)  # by now it waits for room, most likely; it is told in any case
-        newer = iter(claims)
+        iter(claims)
         thread.join(30)
         assert len(errors) == 1
-        del newer
 
 
 def test_an_iterator_that_has_ended_stays_so() -> None:
