@@ -10,6 +10,7 @@ import pickle
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -915,6 +916,40 @@ def test_another_thread_that_iterates_ends_the_loop_that_waits() -> None:
         iter(claims)
         thread.join(30)
         assert len(errors) == 1
+
+
+def test_a_task_whose_time_is_over_names_what_is_open_or_goes_on() -> None:
+    """Other threads finish claims at about the time at which its patience ends."""
+    found = Counter[str]()
+
+    async def take() -> None:
+        with map_style(0) as loader:
+            stream = aiter(loader.claims(ahead=1, timeout=0.002))
+            while True:
+                try:
+                    timer = threading.Timer(0.002, (await anext(stream)).done)
+                    timer.start()
+                    found["given"] += 1
+                except TimeoutError as error:
+                    assert "the oldest is item" in str(error)
+                    found["late"] += 1
+                except StopAsyncIteration:
+                    timer.join()
+                    return
+
+    for _ in range(10):
+        asyncio.run(take())
+    assert found["given"] == 10 * ITEMS
+
+
+def test_what_was_waited_counts_also_where_it_was_in_vain() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims(ahead=1, timeout=0.2)
+        stream = iter(claims)
+        next(stream)
+        with pytest.raises(TimeoutError):
+            next(stream)
+        assert claims.stats().waited_s >= 0.2
 
 
 def test_an_iterator_that_has_ended_stays_so() -> None:

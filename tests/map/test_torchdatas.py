@@ -8,7 +8,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
@@ -58,6 +60,14 @@ def test_one_behind_the_other_and_side_by_side() -> None:
     assert "out of range for one of the inputs of zip" in caught.value.__notes__[0]
     keyed = SequenceWrapper({"x": 1}).zip(SequenceWrapper({"x": 2}))
     assert keyed["x"] == (1, 2)
+
+
+@pytest.mark.parametrize("last", [-1, np.int64(-1), torch.tensor(-1)], ids=["int", "numpy", "torch"])
+def test_inputs_of_other_lengths_are_aligned_from_the_end_too(last: Any) -> None:
+    node = SequenceWrapper(range(7)).zip(SequenceWrapper(range(2)))
+    assert node[last] == node[1] == (1, 1)
+    with pytest.raises(IndexError, match="Index -3 is out of range: zip has 2 items"):
+        node[-3]
 
 
 def test_columns() -> None:

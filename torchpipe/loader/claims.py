@@ -420,9 +420,11 @@ class Claims(Generic[T]):
         while self._look(loop):
             began = time.monotonic()
             with self._lock:
-                while not self._has_room(loop):
-                    self._changed.wait(self._patience(began))
-                self._waited_s += time.monotonic() - began
+                try:
+                    while not self._has_room(loop):
+                        self._changed.wait(self._patience(began))
+                finally:
+                    self._waited_s += time.monotonic() - began
                 if (claim := self._take(loop)) is not None:
                     return claim
         raise StopIteration
@@ -434,18 +436,19 @@ class Claims(Generic[T]):
             while True:
                 with self._lock:
                     if self._has_room(loop):
-                        self._waited_s += time.monotonic() - began
                         if (claim := self._take(loop)) is not None:
                             return claim
                         break
+                    patience, asleep = self._patience(began), time.monotonic()  # of claims that are open by now
                     event_loop = asyncio.get_running_loop()
                     entry = event_loop, event_loop.create_future()
                     self._futures.add(entry)
                 try:
-                    await asyncio.wait([entry[1]], timeout=self._patience(began))
+                    await asyncio.wait([entry[1]], timeout=patience)
                 finally:
                     with self._lock:
                         self._futures.discard(entry)
+                        self._waited_s += time.monotonic() - asleep
         raise StopAsyncIteration
 
     async def _looked(self, task: _Asynchronous[T]) -> bool:
