@@ -41,7 +41,7 @@ demo: $(VENV)/.stamp ## train on real digits with a crash and a resume (examples
 examples: $(VENV)/.stamp ## train on real data, be killed, go on exactly: each example in turn, under a minute each
 	@for script in $(EXAMPLES); do echo "===== $$script ====="; $(VENV)/bin/python $$script $(ARGS) || exit 1; done
 
-test-quick: $(VENV)/.stamp ## the least to run after a change: all nodes, states, planning, a smoke of each law (two minutes)
+test-quick: $(VENV)/.stamp ## the least to run after a change: nodes, states, planning, a smoke of each law (two minutes)
 	MARKS="quick" tools/run_tests.sh $(VENV) $(ARGS)
 
 test: $(VENV)/.stamp ## all tests but the nightly ones, on torch 2.9 + torch_xla 2.9 (ten minutes)
@@ -98,9 +98,10 @@ audit: $(BENCH)/.stamp ## cut off, kill and resume the same pipelines under diff
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the READMEs' tables from that file
 	$(BENCH)/bin/python benchmarks/plot.py
 
-costs: $(VENV)/.stamp ## measure what each test costs, by which `make test` chooses among those that cost much: tests/costs.txt
+costs: $(VENV)/.stamp ## measure what tests cost, by which `make test` chooses among those that cost much: tests/costs.txt (40 minutes)
 	rm -rf .costs
-	-TORCHPIPE_TEST_COSTS=.costs MARKS="$(DAILY)" tools/run_tests.sh $(VENV) -p tests.costs $(ARGS)
+	@# So many seconds for each function that all variants run but those that are nightly by path or mark.
+	-TORCHPIPE_TEST_SECONDS=1000 TORCHPIPE_TEST_COSTS=.costs MARKS="$(DAILY)" tools/run_tests.sh $(VENV) -p tests.costs $(ARGS)
 	$(VENV)/bin/python -m tests.costs .costs
 
 check: $(VENV)/.stamp ## formatting, lint, strict types, generated stub: changes nothing

@@ -61,7 +61,8 @@ _ANY_TORCH = (
     "writing", "wrong_arguments",
 )  # fmt: skip
 
-# `make test-quick`, in under two minutes: every form, states, planning and other pure parts, and a smoke of each law.
+# `make test-quick`, in under two minutes, of what runs by day: forms, states, planning and other pure parts, and a
+# smoke of each law.
 _QUICK = (
     "formats", "graph", "iter", "laws/test_smoke.py", "map", "pairs/test_forms.py", "state", "test_adapters.py",
     "test_bad_input.py", "test_epochs.py", "test_failure.py", "test_global_random.py", "test_layers.py",
@@ -93,9 +94,8 @@ def _is_by_night(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others = [item for item in items if not _is_by_night(item)]
-    daily = [
-        item for item, its_turn in zip(others, by_day(item.nodeid for item in others)) if its_turn or _is_sample(item)
-    ]
+    on_cuda = {item for item in others if item.get_closest_marker("cuda") is not None}  # skipped, mostly
+    daily = on_cuda | by_day([item for item in others if item not in on_cuda]) | set(filter(_is_sample, others))
     for item in set(items).difference(daily):
         item.add_marker("nightly")
     for item in daily:

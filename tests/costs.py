@@ -1,26 +1,30 @@
 """What each test costs, measured, and by it which tests run by day of those that cost much.
 
 ``costs.txt`` has the seconds of a variant, on average, of each test function whose variants together take long. Of such
-a function as many variants run by day as take ``TORCHPIPE_TEST_SECONDS`` (0.3 s; CI gives more), every N-th of
-them; none, where one takes six times as long, unless it is marked ``sample``. All run by night.
+a function as many variants run by day as take ``TORCHPIPE_TEST_SECONDS`` (0.3 s; CI gives more), by the hashes of their
+names, so that each value of each parameter has its chance; none, where one takes six times as long. Variants on XLA
+count by themselves. What is marked ``sample`` runs by day whatever it costs. All run by night.
 
     python -m pytest -p tests.costs ...     notes costs in the folder $TORCHPIPE_TEST_COSTS, a file for each process
     python -m tests.costs FOLDER            writes them into costs.txt; what did not run keeps its line
 
 Seconds are of processor time, of the test's process and of those below it: waiting costs nothing, and on a busy machine
-no test costs more. A cluster of Ray is not below it, so its tests count by the clock.
+no test costs more. What many tests share (a fixture of a module or of the session) is charged to none. A cluster of Ray
+is not below a test's process, so its tests count by the clock.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -33,6 +37,7 @@ _FILE = Path(__file__).with_name("costs.txt")
 _DAILY_S = 0.3
 _LONGEST = 6  # times as long as all of a function's variants, at most one of them takes by day
 _collected: Counter[str] = Counter()
+_shared = SimpleNamespace(item=None, within=False, seconds=0.0)  # of the test that runs: what was set up for others too
 
 
 def _function(name: str) -> str:
@@ -44,21 +49,19 @@ def _costs() -> dict[str, float]:
     return {function: float(seconds) for seconds, function in lines}
 
 
-def by_day(names: Iterable[str]) -> list[bool]:
-    """Whether it runs by day, of each of these tests: all that were collected, in order."""
+def by_day(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Those that run by day, of all that were collected."""
     daily_s = float(os.environ.get("TORCHPIPE_TEST_SECONDS") or _DAILY_S)
-    functions = [*map(_function, names)]
-    counts = Counter(functions)
-    every = {  # 0: none
-        function: math.ceil(seconds * counts[function] / daily_s) if seconds <= _LONGEST * daily_s else 0
-        for function, seconds in _costs().items()
-    }
-    seen: Counter[str] = Counter()
-    found = []
-    for function in functions:
-        nth = every.get(function, 1)
-        found.append(nth > 0 and seen[function] % nth == 0)
-        seen[function] += 1
+    variants: dict[tuple[str, bool], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        variants[_function(item.nodeid), item.get_closest_marker("xla") is not None].append(item)
+    costs = _costs()
+    found: set[pytest.Item] = set()
+    for (function, _), some in variants.items():
+        seconds = costs.get(function, 0.0)
+        if seconds <= _LONGEST * daily_s:
+            count = max(1, int(daily_s / seconds)) if seconds else len(some)
+            found.update(sorted(some, key=lambda item: zlib.crc32(item.nodeid.encode()))[:count])
     return found
 
 
@@ -77,9 +80,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _collected.update(_function(item.nodeid) for item in items)
 
 
+def _clock_of(item: pytest.Item) -> Callable[[], float]:
+    return time.monotonic if item.get_closest_marker("ray") else _spent_s
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
+    """What several tests share is nobody's."""
+    if fixturedef.scope == "function" or _shared.within:
+        return (yield)
+    now = _clock_of(_shared.item)
+    before = now()
+    _shared.within = True
+    try:
+        return (yield)
+    finally:
+        _shared.within = False
+        _shared.seconds += now() - before
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    now = time.monotonic if item.get_closest_marker("ray") else _spent_s
+    if item.get_closest_marker("cuda") is not None:  # skipped, where there is none
+        return (yield)
+    now = _clock_of(item)
+    _shared.item, _shared.seconds = item, 0.0
     before = now()
     try:
         return (yield)
@@ -87,7 +112,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         folder = Path(os.environ["TORCHPIPE_TEST_COSTS"])
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / str(os.getpid())).open("a") as file:
-            file.write(f"{now() - before:.3f} {_collected[_function(item.nodeid)]} {item.nodeid}\n")
+            file.write(f"{now() - before - _shared.seconds:.3f} {_collected[_function(item.nodeid)]} {item.nodeid}\n")
 
 
 def _write(folder: Path) -> None:
@@ -101,9 +126,10 @@ def _write(folder: Path) -> None:
             seconds[function] += float(taken)
             variants[function] += 1
             collected[function] = int(count)
-    costs = {function: cost for function, cost in _costs().items() if function not in variants}
+    costs = _costs()
     for function, count in variants.items():
-        if (cost := seconds[function] / count) * collected[function] > _DAILY_S:
+        cost = seconds[function] / count
+        if function in costs or cost * collected[function] > _DAILY_S:
             costs[function] = cost
     _FILE.write_text("".join(f"{costs[function]:.3f} {function}\n" for function in sorted(costs)))
 

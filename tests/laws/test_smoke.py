@@ -20,6 +20,8 @@ from torchpipe import DataLoader
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
 
+pytestmark = pytest.mark.sample
+
 SHARDS = 2
 
 
