@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe. A
 # sub-package that has a line of its own is no part of its package here.
 LAYERS = (
-    ("errors", "compat"),
+    ("errors", "compat", "rings"),
     ("public_names",),
     ("on_demand", "named"),
     ("state", "randomness", "stats"),
