@@ -31,5 +31,7 @@ def test_no_figure_rises_unseen() -> None:
 
 
 def test_code_lines_are_those_with_code() -> None:
-    text = '"""A job.\n\nMore.\n"""\n\n# a comment\nx = (\n    1,  # why\n)\n\n\ndef f():\n    """Text."""\n    return """a\nb"""\n'
+    docstring = '"""A job.\n\nMore.\n"""\n\n# a comment\n'
+    code = 'x = (\n    1,  # why\n)\n\n\ndef f():\n    """Text."""\n    return """a\nb"""\n'
+    text = docstring + code
     assert _size().code_lines(text, ast.parse(text)) == 6
