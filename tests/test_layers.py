@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.rings import OF_EVERYTHING, RINGS_TESTS
+from torchpipe.public_names import NAMES
+from torchpipe.rings import RINGS, ring_of
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe. A
@@ -106,6 +110,10 @@ def _trees_are_let_go() -> Iterator[None]:
     tree_of.cache_clear()
 
 
+# Those gather the public names of everybody, for users: for type checkers they name rings, and import none.
+FACADES = ("torchpipe", "reading_services")
+
+
 def _imports_in(node: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
@@ -139,6 +147,18 @@ def all_imports() -> tuple[Import, ...]:
         Import(importer, target, node.lineno, in_function)
         for importer in modules()
         for node, in_function in _imports_in(tree_of(importer))
+        for target in _targets(node, importer)
+    )
+
+
+@cache
+def all_mentions() -> tuple[Import, ...]:
+    """Every import there is: in functions and for type checkers too."""
+    return tuple(
+        Import(importer, target, node.lineno, False)
+        for importer in modules()
+        for node in ast.walk(tree_of(importer))
+        if isinstance(node, ast.Import | ast.ImportFrom)
         for target in _targets(node, importer)
     )
 
@@ -186,6 +206,59 @@ def test_imports_go_one_way() -> None:
         if top_of(item.importer) != top_of(item.target) and layer_of(item.target) >= layer_of(item.importer)
     ]
     assert not wrong, "against the table of layers:\n  " + "\n  ".join(wrong)
+
+
+def test_the_core_knows_no_ring() -> None:
+    wrong = [
+        str(item)
+        for item in all_mentions()
+        if ring_of(item.target) is not None and ring_of(item.importer) is None and item.importer not in FACADES
+    ]
+    assert not wrong, "\n  ".join(["the core reaches a ring by torchpipe.rings.from_ring alone:", *wrong])
+
+
+def test_facades_name_rings_for_type_checkers_alone() -> None:
+    wrong = [
+        str(item)
+        for item in all_imports()
+        if item.importer in FACADES and not item.in_function and ring_of(item.target) is not None
+    ]
+    assert not wrong, "\n  ".join(wrong)
+
+
+def test_a_ring_imports_those_before_it_alone() -> None:
+    order = list(RINGS)
+    wrong = [
+        str(item)
+        for item in all_mentions()
+        if (ring := ring_of(item.importer)) is not None and (other := ring_of(item.target)) is not None
+        if order.index(other) > order.index(ring)
+    ]
+    assert not wrong, "\n  ".join([f"the order of the rings is {order}:", *wrong])
+
+
+def test_the_cores_tests_import_no_ring() -> None:
+    others = {*OF_EVERYTHING, *(folder for folders in RINGS_TESTS.values() for folder in folders)}
+    wrong = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        parts = path.relative_to(ROOT / "tests").parts
+        if parts[0] in others:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            of_tests = [f"tests.{folder}" for folder in others]
+            if any(ring_of(name) is not None or is_within(name, tuple(of_tests)) for name in names):
+                wrong.append(f"{'/'.join(parts)}:{node.lineno}: {ast.unparse(node)}")
+    assert not wrong, "\n  ".join(["a ring's tests stand in a folder of its own (tests/rings.py):", *wrong])
+
+
+def test_every_ring_has_tests() -> None:
+    assert set(RINGS_TESTS) == set(RINGS)
+    assert all((ROOT / "tests" / folder).is_dir() for folders in RINGS_TESTS.values() for folder in folders)
 
 
 def test_observing_reads_figures_and_nothing_else() -> None:

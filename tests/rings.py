@@ -1,0 +1,54 @@
+"""Whose tests a folder has: a ring's, the core's, or of everything together.
+
+``python -m tests.rings alone`` deletes the rings and all tests but the core's in the working folder: see
+``tools/core_alone.sh``. ``python -m tests.rings folders`` prints the folders of the rings' tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+RINGS_TESTS: dict[str, tuple[str, ...]] = {
+    "claims": ("claims",),
+    "xla": ("xla",),
+    "ray": ("actors",),
+    "writing": ("writing",),
+    "torchdata": ("torchdata",),
+    "observe": ("observe", "browser", "notebook"),
+    "audit": ("audit",),
+    "integrations": ("integrations", "trainers"),
+}
+# Pages, examples, what is said of types: these tests use whatever a user may.
+OF_EVERYTHING = ("docs", "examples", "typing", "benchmarks")
+
+
+def modules_of_rings() -> list[str]:
+    """The packages and modules of all rings. Read, not imported: nothing here needs torch."""
+    tree = ast.parse((ROOT / "torchpipe" / "rings.py").read_text())
+    table = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign))
+    assert table is not None
+    return [module for modules in ast.literal_eval(table).values() for module in modules]
+
+
+def leave_the_core(root: Path) -> None:
+    """Delete the rings in ``root``, and all tests but the core's."""
+    for module in modules_of_rings():
+        path = root.joinpath(*module.split("."))
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.with_suffix(".py").unlink()
+    for folder in [*OF_EVERYTHING, *(folder for folders in RINGS_TESTS.values() for folder in folders)]:
+        shutil.rmtree(root / "tests" / folder)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["alone"]:
+        leave_the_core(Path.cwd())
+    else:
+        print(*(f"tests/{folder}" for folders in RINGS_TESTS.values() for folder in folders))
