@@ -15,7 +15,6 @@ from reading_services import (
 from tests.services.ranks import FixedRank
 from tests.wrong_arguments.rows import Row, calls
 from torchpipe import DataLoader2
-from torchpipe.graph.adapters import Shuffle
 from torchpipe.integrations.torch_loaders import GraphDataset
 from torchpipe.integrations.torchdata_nodes import LoaderNode, NodesReader
 from torchpipe.iter import IterableWrapper
@@ -125,8 +124,6 @@ LOADERS: list[Row] = [
         ("limit: num_batches", partial(limited, num_batches=value), TypeError, "num_batches")
         for value in (1.5, "2", True)
     ),
-    ("Shuffle: enable", lambda: Shuffle("yes"), TypeError, "enable"),  # type: ignore[arg-type]
-    ("Shuffle: datapipe", lambda: Shuffle()([1]), TypeError, "datapipe"),
 ]
 
 OTHER_LOADERS: list[Row] = [
