@@ -64,7 +64,8 @@ _ANY_TORCH = (
 # `make test-quick`, in under two minutes, of what runs by day: forms, states, planning and other pure parts, and a
 # smoke of each law.
 _QUICK = (
-    "formats", "graph", "iter", "laws/test_smoke.py", "map", "pairs/test_forms.py", "state", "test_adapters.py",
+    "formats", "graph", "iter", "laws/test_smoke.py", "map", "pairs/test_forms.py", "state",
+    "torchdata/test_adapters.py",
     "test_bad_input.py", "test_epochs.py", "test_failure.py", "test_global_random.py", "test_layers.py",
     "test_loader_state.py", "test_manual_seed.py", "test_node_protocol.py", "test_registering.py", "test_replay.py",
     "test_seeds.py", "wrong_arguments", "testing/test_nodes.py",

@@ -15,9 +15,9 @@ import torch
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
-from torchpipe.graph import fingerprint
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import TokenFile
+from torchpipe.node.fingerprint import fingerprint
 from torchpipe.testing import check_node
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}

@@ -13,7 +13,7 @@ from torchpipe.export import PrometheusExporter
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.storage.content import check_compression, recompress
 from torchpipe.formats.storage.paths import expand_paths
-from torchpipe.graph import check_shuffle_before_sharding, plan, replace_dp, replace_node, to_dot, traverse_dps
+from torchpipe.graph import plan, replace_node, to_dot
 from torchpipe.iter import IterableWrapper
 from torchpipe.randomness.seeds import check_seed
 
@@ -34,18 +34,10 @@ ROWS: list[Row] = [
         for function, word in (
             (plan, "IterDataPipe"),
             (to_dot, "IterDataPipe"),
-            (check_shuffle_before_sharding, "IterDataPipe"),
-            (traverse_dps, "datapipe"),
             (profile, "datapipe"),
         )
     ),
     ("replace_node: another graph's", lambda: replace_node(source().map(abs), source(), source()), ValueError, "node"),
-    (
-        "replace_dp: another graph's",
-        lambda: replace_dp(traverse_dps(source()), source(), source()),
-        ValueError,
-        "graph",
-    ),
     ("profile: a DataLoader", lambda: profile(DataLoader([1])), TypeError, "DataLoader"),  # type: ignore[arg-type]
     *calls(
         "profile",

@@ -30,7 +30,8 @@ from torchpipe.execution.turns import TurnsIterator
 from torchpipe.execution.unordered import UnorderedMerge
 from torchpipe.formats.pieces.undivided import advice
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.graph import Plan, draw, plan
+from torchpipe.graph import draw, plan
+from torchpipe.graph.plan import Plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.graph.rows import read_by_every_shard
 from torchpipe.iter.running.prefetch import Prefetcher
