@@ -18,28 +18,22 @@ from torchpipe.rings import RINGS, ring_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe. A
-# sub-package that has a line of its own is no part of its package here.
+# The core: each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
+# Around it stand the rings, in the order of torchpipe/rings.py; torchpipe itself gathers the public names of all.
 LAYERS = (
     ("errors", "compat", "rings"),
     ("public_names",),
-    ("on_demand", "named"),
+    ("on_demand",),
     ("state", "randomness", "stats"),
-    ("observe",),
     ("node",),
     ("indexed", "ahead"),
     ("formats",),
     ("device",),
-    ("iter", "map", "graph", "xla"),
-    ("utils",),
+    ("iter", "map", "graph"),
     ("execution",),
     ("loader",),
     ("data",),
-    ("writing",),
-    ("integrations", "torchdata"),
     ("testing",),
-    ("observe.cli", "export"),
-    ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
 # The same of reading_services, by rooms: the services themselves stand above all of them.
 SERVICE_ROOMS = (
@@ -162,6 +156,9 @@ def all_mentions() -> tuple[Import, ...]:
 
 
 def layer_of(module: str) -> int:
+    ring = ring_of(module)
+    if module == "torchpipe" or ring is not None:
+        return len(LAYERS) + (len(RINGS) if ring is None else list(RINGS).index(ring))
     part = top_of(module).removeprefix("torchpipe").removeprefix(".")
     found = [index for index, names in enumerate(LAYERS) if part in names]
     assert found, f"{module} is in no layer: put it in the table in {Path(__file__).name}, as low as its imports allow"
@@ -169,9 +166,8 @@ def layer_of(module: str) -> int:
 
 
 def top_of(module: str) -> str:
-    """The module or package directly below torchpipe, or the sub-package that has a line of its own."""
-    inner = ".".join(module.split(".")[1:3])
-    return f"torchpipe.{inner}" if any(inner in names for names in LAYERS) else ".".join(module.split(".")[:2])
+    """The ring, or else the module or package directly below torchpipe."""
+    return ring_of(module) or ".".join(module.split(".")[:2])
 
 
 def is_within(module: str, packages: tuple[str, ...]) -> bool:
@@ -183,8 +179,9 @@ def _map() -> str:
 
 
 def test_the_drawing_of_layers_is_true() -> None:
-    drawn = _map().partition("```text\n")[2].partition("```")[0].splitlines()
-    assert [set(line.split()) for line in reversed(drawn)] == [set(names) for names in LAYERS if names != ("",)]
+    rings, core = (drawn.partition("```")[0].splitlines() for drawn in _map().split("```text\n")[1:])
+    assert [set(line.split()) for line in reversed(core)] == [set(names) for names in LAYERS]
+    assert [line.split() for line in reversed(rings)] == [[ring, *parts] for ring, parts in RINGS.items()]
 
 
 def test_the_map_has_every_package() -> None:
@@ -257,16 +254,6 @@ def test_the_cores_tests_import_no_ring() -> None:
 def test_every_ring_has_tests() -> None:
     assert set(FOLDERS) == set(RINGS)
     assert all((ROOT / "tests" / folder).is_dir() for folder in folders())
-
-
-def test_observing_reads_figures_and_nothing_else() -> None:
-    wrong = [
-        str(item)
-        for item in all_imports()
-        if top_of(item.importer) == "torchpipe.observe" and is_within(item.target, ("torchpipe", "reading_services"))
-        if top_of(item.target) not in ("torchpipe.observe", "torchpipe.stats", "torchpipe.compat", "torchpipe.errors")
-    ]
-    assert not wrong, "what observes takes LoaderStats alone:\n  " + "\n  ".join(wrong)
 
 
 def test_services_import_one_way() -> None:
