@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
     from torchpipe.graph.adapters import CacheTimeout, Shuffle
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
-    from torchpipe.loader.profiling import profile
+    from torchpipe.observe.profiling import profile
     from torchpipe.state.shared_list import SharedList, shared_list
     from torchpipe.writing.manifest import WrittenShards
     from torchpipe.writing.write import write_shards

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         QueueStats,
         StageStats,
     )
-    from torchpipe.stats.profile import NodeProfile, Profile, Rate
 else:
     __getattr__, __dir__ = on_demand(__name__)
 
@@ -37,12 +36,9 @@ __all__ = [
     "LoaderStats",
     "MergeStats",
     "Moment",
-    "NodeProfile",
     "NodeStats",
     "Prediction",
     "ProcessStats",
-    "Profile",
     "QueueStats",
-    "Rate",
     "StageStats",
 ]

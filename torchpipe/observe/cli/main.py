@@ -306,8 +306,8 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
 
 
 def _profile(options: argparse.Namespace) -> tuple[int, Any]:
-    from torchpipe.loader.profiling import profile
     from torchpipe.observe.cli.targets import loader_of
+    from torchpipe.observe.profiling import profile
 
     found = profile(loader_of(options.target), seconds=options.seconds)
     return 0, found.to_dict() if options.json else str(found)

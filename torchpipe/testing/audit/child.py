@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import torch
 
 from reading_services.processes.parent import signal_at_parents_end
-from torchpipe.named import object_named
+from torchpipe.observe.named import object_named
 from torchpipe.testing.audit.loaders import Made, Maker
 from torchpipe.testing.audit.orders import Order
 from torchpipe.testing.audit.probes import probe

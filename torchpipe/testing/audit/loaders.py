@@ -11,8 +11,8 @@ from typing import Any
 
 from torchpipe.data.loader import DataLoader
 from torchpipe.loader.dataloader2 import DataLoader2
-from torchpipe.named import object_named
 from torchpipe.node.traits import is_node
+from torchpipe.observe.named import object_named
 
 __all__ = ["Made", "Maker"]
 

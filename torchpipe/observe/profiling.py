@@ -25,9 +25,9 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.observe.outlook import Outlook
+from torchpipe.observe.profiles import NodeProfile, Profile, Rate
 from torchpipe.stats.budget import available_cores
 from torchpipe.stats.model import LoaderStats
-from torchpipe.stats.profile import NodeProfile, Profile, Rate
 
 __all__ = ["profile"]
 
