@@ -120,6 +120,8 @@ NAMES: dict[str, dict[str, str]] = {
         "Zipper": "torchpipe.map.zipper",
     },
     "torchpipe.observe": {
+        "Advice": "torchpipe.observe.advice",
+        "Prediction": "torchpipe.observe.outlook",
         "NodeProfile": "torchpipe.observe.profiles",
         "Profile": "torchpipe.observe.profiles",
         "Rate": "torchpipe.observe.profiles",
@@ -129,8 +131,7 @@ NAMES: dict[str, dict[str, str]] = {
         "StepRows": "torchpipe.observe.steps.rows",
     },
     "torchpipe.stats": {
-        "Budget": "torchpipe.stats.budget",
-        "Advice": "torchpipe.stats.model",
+        "Budget": "torchpipe.machine.budget",
         "BalanceStats": "torchpipe.stats.model",
         "ConsumerStats": "torchpipe.stats.model",
         "CostStats": "torchpipe.stats.model",
@@ -140,7 +141,6 @@ NAMES: dict[str, dict[str, str]] = {
         "MergeStats": "torchpipe.stats.model",
         "Moment": "torchpipe.stats.model",
         "NodeStats": "torchpipe.stats.model",
-        "Prediction": "torchpipe.stats.model",
         "ProcessStats": "torchpipe.stats.model",
         "QueueStats": "torchpipe.stats.model",
         "StageStats": "torchpipe.stats.model",

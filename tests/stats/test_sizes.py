@@ -16,9 +16,8 @@ import torch
 from reading_services import InProcessReadingService, MultiProcessingReadingService, SequentialReadingService
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import FileOpener, IterableWrapper, PathList
+from torchpipe.machine.sizes import bytes_of, format_bytes
 from torchpipe.stats import LoaderStats, NodeStats
-from torchpipe.stats.sizes import bytes_of
-from torchpipe.stats.text import format_bytes
 
 
 class Pair(NamedTuple):

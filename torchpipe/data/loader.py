@@ -49,13 +49,13 @@ from torchpipe.loader.claimable import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.looks import watched
 from torchpipe.loader.untraced import untraced
+from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.state import Cursor, as_text
-from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
 

@@ -35,6 +35,7 @@ from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.graph.rows import read_by_every_shard
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.machine.sizes import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context, Host, Trace
 from torchpipe.node.iterator import NodeIterator
@@ -44,7 +45,6 @@ from torchpipe.state import Cursor, LeftOut, SnapshotPolicy
 from torchpipe.state.copying import beside_the_loop
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats.service import EventLog, ServiceFigures
-from torchpipe.stats.text import format_bytes
 
 __all__ = [
     "EpochStart",

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING
 from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
+    from torchpipe.observe.advice import Advice
+    from torchpipe.observe.outlook import Prediction
     from torchpipe.observe.profiles import NodeProfile, Profile, Rate
     from torchpipe.observe.steps.mixtures import Mixture, SourceCount
     from torchpipe.observe.steps.rows import Rows, StepRows
 else:
     __getattr__, __dir__ = on_demand(__name__)
 
-__all__ = ["Mixture", "NodeProfile", "Profile", "Rate", "Rows", "SourceCount", "StepRows"]
+__all__ = ["Advice", "Mixture", "NodeProfile", "Prediction", "Profile", "Rate", "Rows", "SourceCount", "StepRows"]

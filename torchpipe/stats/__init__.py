@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from torchpipe.stats.budget import Budget
+    from torchpipe.machine.budget import Budget
     from torchpipe.stats.model import (
-        Advice,
         BalanceStats,
         ConsumerStats,
         CostStats,
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
         MergeStats,
         Moment,
         NodeStats,
-        Prediction,
         ProcessStats,
         QueueStats,
         StageStats,
@@ -26,7 +24,6 @@ else:
     __getattr__, __dir__ = on_demand(__name__)
 
 __all__ = [
-    "Advice",
     "BalanceStats",
     "Budget",
     "ConsumerStats",
@@ -37,7 +34,6 @@ __all__ = [
     "MergeStats",
     "Moment",
     "NodeStats",
-    "Prediction",
     "ProcessStats",
     "QueueStats",
     "StageStats",

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from torchpipe.observe.source import NewEvents, check_seconds
+from torchpipe.observe.text import spent_s
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.text import spent_s
 
 if TYPE_CHECKING:
     from torchpipe.loader.looks import Looks

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torchpipe.observe.text import format_count, format_seconds, own_shares, spent_s
 from torchpipe.observe.views.layout import Group, graph_mermaid, graph_text, groups_of
 from torchpipe.observe.views.theme import CSS, escape, shortened
 from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
-from torchpipe.stats.text import format_count, format_seconds, own_shares, spent_s
 
 __all__ = ["graph_as", "graph_svg", "process_bar"]
 
