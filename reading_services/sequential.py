@@ -9,9 +9,9 @@ from typing import Any
 from torchpipe.execution.interface import States, SubstitutesOf
 from torchpipe.execution.preparing import Begin, PreparingReadingService, executable
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
-from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["SequentialReadingService"]
 

@@ -16,7 +16,7 @@ NAMES: dict[str, dict[str, str]] = {
         "PreparingReadingService": "torchpipe.execution.preparing",
         "InProcessReadingService": "torchpipe.execution.reading_service",
         "ReadingServiceInterface": "torchpipe.execution.reading_service",
-        "ServiceStats": "torchpipe.stats.service",
+        "ServiceStats": "torchpipe.execution.service_figures",
     },
     "torchpipe": {
         "DataLoader": "torchpipe.data.loader",

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.execution.interface import SubstitutesOf
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, is_node
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
-from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Begin", "PreparingReadingService", "executable"]
 

@@ -25,6 +25,7 @@ from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.rounds import RoundsMerge
+from torchpipe.execution.service_figures import EventLog, ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.execution.turns import TurnsIterator
 from torchpipe.execution.unordered import UnorderedMerge
@@ -44,7 +45,6 @@ from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy
 from torchpipe.state.copying import beside_the_loop
 from torchpipe.state.flat import MAX_SHARDS
-from torchpipe.stats.service import EventLog, ServiceFigures
 
 __all__ = [
     "EpochStart",

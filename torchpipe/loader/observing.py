@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchpipe.ahead.iterators import RunAheadIterator
+from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import LeftOver
 from torchpipe.execution.merge import MergeIterator
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.machine.budget import available_cores
 from torchpipe.machine.memory import resident_bytes
 from torchpipe.node.iterator import NodeIterator
@@ -28,9 +30,7 @@ from torchpipe.stats import (
     QueueStats,
     StageStats,
 )
-from torchpipe.stats.clock import Clock
 from torchpipe.stats.model import rebuilt_s
-from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Observed", "as_stats", "left_over_of", "merges_of", "stages_of"]
 

@@ -1,4 +1,4 @@
-"""What a loader is doing: its figures as data, and the clocks and counters that they are made of."""
+"""What a loader is doing: its figures as data, and the sheets and counters that processes note them on."""
 
 from typing import TYPE_CHECKING
 
