@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reading_services.sequential import SequentialReadingService
     from torchpipe.execution.preparing import PreparingReadingService
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-    from torchpipe.stats.service import ServiceStats
+    from torchpipe.execution.service_figures import ServiceStats
 else:
     __getattr__, __dir__ = on_demand(__name__)
 

@@ -25,10 +25,10 @@ from reading_services.ray import RayWorkers, TimedRayReadingService, actor_image
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import InitFn
+from torchpipe.machine.budget import Budget
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import dumps
-from torchpipe.stats import Budget
 
 if TYPE_CHECKING:
     from reading_services.actors.pool import ActorPool

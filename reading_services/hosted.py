@@ -17,17 +17,17 @@ from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.exact import cursor_from, item_before
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
+from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, items_word
 from torchpipe.graph import draw
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.context import GraphIndex
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, walk
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, SnapshotPolicy
-from torchpipe.stats.budget import Budget, budget_of
-from torchpipe.stats.service import ServiceFigures, ServiceStats
 
 if TYPE_CHECKING:
     from reading_services.engine.supervisor import Supervisor

@@ -15,11 +15,11 @@ from reading_services.images import image_of
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.start_method import start_method
 from torchpipe.device import DeviceKeywords
+from torchpipe.execution.service_figures import ServiceStats
 from torchpipe.execution.shard import InitFn, ResetFn
+from torchpipe.machine.budget import Budget
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
-from torchpipe.stats.budget import Budget
-from torchpipe.stats.service import ServiceStats
 
 if TYPE_CHECKING:
     from reading_services.processes.pool import ProcessPool

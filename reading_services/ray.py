@@ -17,10 +17,10 @@ from reading_services.images import image_of
 from torchpipe.device import DeviceKeywords
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.shard import InitFn, ResetFn
+from torchpipe.machine.budget import Budget
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import CloudPickler
-from torchpipe.stats.budget import Budget
 
 if TYPE_CHECKING:
     from reading_services.actors.pool import ActorPool, ActorSection

@@ -252,6 +252,5 @@ def test_a_program_that_imports_loaders_has_its_workers_import_no_pictures_and_n
     assert {"torchpipe.data.loader", "torchpipe.loader.dataloader2"} <= {*found}
     for missing in ("device.cuda", "device.xla", "export", "testing", "xla"):
         assert f"torchpipe.{missing}" not in found
-    observing = {name.removeprefix("torchpipe.observe") for name in found if name.startswith("torchpipe.observe")}
-    assert observing == {"", ".views", ".views.viewable"}
+    assert not any(name.startswith("torchpipe.observe") for name in found)
     assert {"asyncio", "concurrent.futures", "http", "ssl", "tarfile", "urllib.request"}.isdisjoint(found)

@@ -24,6 +24,7 @@ LAYERS = (
     ("errors", "compat", "rings"),
     ("public_names",),
     ("on_demand",),
+    ("machine",),
     ("state", "randomness", "stats"),
     ("node",),
     ("indexed", "ahead"),
@@ -254,6 +255,17 @@ def test_the_cores_tests_import_no_ring() -> None:
 def test_every_ring_has_tests() -> None:
     assert set(FOLDERS) == set(RINGS)
     assert all((ROOT / "tests" / folder).is_dir() for folder in folders())
+
+
+def test_views_read_figures_and_nothing_else() -> None:
+    views = tuple(f"torchpipe.observe.{name}" for name in ("views", "export", "advice", "outlook", "source", "text"))
+    wrong = [
+        str(item)
+        for item in all_imports()
+        if is_within(item.importer, views) and is_within(item.target, ("torchpipe", "reading_services"))
+        if not is_within(item.target, ("torchpipe.observe", "torchpipe.stats", "torchpipe.compat", "torchpipe.machine"))
+    ]
+    assert not wrong, "what observes takes LoaderStats alone:\n  " + "\n  ".join(wrong)
 
 
 def test_services_import_one_way() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchpipe.data.ranks.balance import Balance
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
-    from torchpipe.loader.profiling import profile
+    from torchpipe.observe.profiling import profile
     from torchpipe.state.shared_list import SharedList, shared_list
     from torchpipe.writing.manifest import WrittenShards
     from torchpipe.writing.write import write_shards

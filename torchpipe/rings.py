@@ -20,8 +20,8 @@ RINGS: dict[str, tuple[str, ...]] = {
     "ray": ("reading_services.actors", "reading_services.ray", "torchpipe.compat.ray_private"),
     "writing": ("torchpipe.writing",),
     "torchdata": ("torchpipe.torchdata", "torchpipe.utils"),
-    "audit": ("torchpipe.testing.audit",),
     "observe": ("torchpipe.observe", "torchpipe.export"),
+    "audit": ("torchpipe.testing.audit",),
     "integrations": ("torchpipe.integrations",),
 }
 

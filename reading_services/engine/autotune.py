@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from reading_services.engine.policy import Change, Hosting, Policy, Rest
 from reading_services.engine.workers import WorkerCounters
-from torchpipe.stats import Budget
+from torchpipe.machine.budget import Budget
+from torchpipe.machine.sizes import format_bytes
 from torchpipe.stats.sheet import AWAITING_CREDIT, MAKING, SENDING
-from torchpipe.stats.text import format_bytes
 
 __all__ = ["Autotune", "Choice", "Interval", "Tuner"]
 

@@ -34,8 +34,8 @@ from reading_services.engine.workers import DISPATCHER, Arrival, Worker, WorkerC
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
-from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Supervisor"]
 

@@ -9,13 +9,13 @@ from reading_services.engine.ledger import ShardLedger
 from reading_services.engine.messages import Backlog, Notice, Report, Skipped
 from reading_services.engine.workers import DISPATCHER, Worker, WorkerCounters
 from torchpipe.errors import ReplayWarning
+from torchpipe.execution.node_figures import Made
+from torchpipe.execution.service_figures import EventLog, ServiceFigures
+from torchpipe.machine.sizes import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.stats import ProcessStats, QueueStats
 from torchpipe.stats.model import Section
-from torchpipe.stats.nodes import Made
-from torchpipe.stats.service import EventLog, ServiceFigures
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, MAKING, SENDING, Times
-from torchpipe.stats.text import format_bytes
 
 __all__ = ["WorkerStats"]
 

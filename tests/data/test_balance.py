@@ -9,6 +9,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from hypothesis import strategies as st
 
 from tests.data.datasets import Numbers
 from torchpipe import Balance, DataLoader
+from torchpipe.data.ranks.batches import order_at
 from torchpipe.data.ranks.share import Share
 from torchpipe.data.ranks.windows import Windows
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.ranks import acting_as
-from torchpipe.stats import BalanceStats, CostStats, LoaderStats
+from torchpipe.stats import BalanceStats, CostStats
 
 LENGTH = 70
 
@@ -48,6 +50,18 @@ def alone() -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def rows_of(whole: Any, asked: Any = None, epoch: int | None = None) -> list[list[int]]:
+    """The indices of each step of this rank, or of those ``asked`` for, as the order has them; nothing is run."""
+    position = whole._position_beside()
+    order = order_at(whole, position, position.epoch if epoch is None else epoch, 0 if asked is None else asked.start)
+    found = {}
+    with suppress(StopIteration):
+        while True:
+            indices = next(order)
+            found[order.number - 1] = list(indices)
+    return [rows for step, rows in found.items() if asked is None or step in asked]
+
+
 def steps_of(ranks: int, whole: int, state: Any = None, asked: Any = None, **options: Any) -> list[list[list[int]]]:
     """Of each step, or of those ``asked`` for, the indices of each rank."""
     found = []
@@ -56,7 +70,7 @@ def steps_of(ranks: int, whole: int, state: Any = None, asked: Any = None, **opt
             of_rank = loader(whole // ranks, **options)
         if state is not None:
             of_rank.load_state_dict(state)
-        found.append([row.rows for row in of_rank.rows(asked)])
+        found.append(rows_of(of_rank, asked))
     return list(map(list, zip(*found, strict=True)))
 
 
@@ -130,14 +144,13 @@ def test_fewer_samples_than_a_step_has() -> None:
 @pytest.mark.usefixtures("alone")
 def test_rows_and_skips_are_what_the_loop_has() -> None:
     whole = loader()
-    rows = [row.rows for row in whole.rows()]
-    assert [row.rows for row in whole.rows(range(7, 9))] == rows[7:9]
+    rows = rows_of(whole)
+    assert rows_of(whole, range(7, 9)) == rows[7:9]
     stream = iter(whole)
     next(stream)
     assert whole.skip(4) == 4
     assert [batch.tolist() for batch in stream] == rows[5:]
-    assert [row.rows for row in whole.rows(range(2, 5), epoch=0)] == rows[2:5]
-    assert whole.item_at(7, epoch=0).tolist() == rows[7]
+    assert rows_of(whole, range(2, 5), epoch=0) == rows[2:5]
     sampler: Any = loader().sampler
     sampler.run_seed = 0
     assert len(list(sampler)) == len(sampler) == LENGTH
@@ -306,11 +319,11 @@ def test_the_row_of_a_run_stays_with_it() -> None:
     whole = loader(12)
     next(iter(whole))
     state = whole.state_dict()
-    epochs = [[sorted(row.rows) for row in whole.rows(epoch=epoch)][:5] for epoch in (0, 1)]
+    epochs = [[sorted(row) for row in rows_of(whole, epoch=epoch)][:5] for epoch in (0, 1)]
     with acting_as(0, 1):
         small = loader(12)
     small.load_state_dict(state)
-    assert [sorted(row.rows) for row in small.rows(epoch=1)][:5] == epochs[1]
+    assert [sorted(row) for row in rows_of(small, epoch=1)][:5] == epochs[1]
     assert sets(steps_of(12, 12, state, range(1, 5))) == epochs[0][1:]
 
 
@@ -354,13 +367,13 @@ def test_L7_arguments_that_contradict() -> None:
 def test_copies_plan_alike() -> None:
     whole = loader()
     copies = [copy.deepcopy(whole), pickle.loads(pickle.dumps(whole)), copy.copy(whole)]
-    rows = [row.rows for row in whole.rows()]
+    rows = rows_of(whole)
     for other in copies:
         assert [batch.tolist() for batch in other] == rows
 
 
 @pytest.mark.usefixtures("alone")
-def test_figures_travel() -> None:
+def test_figures_of_a_plan() -> None:
     whole = loader(balance=Balance({"a": lengths(), "b": range(LENGTH)}, 3))
     assert whole.stats().balance is None
     list(whole)
@@ -368,8 +381,6 @@ def test_figures_travel() -> None:
     assert stats.balance is not None
     assert (stats.balance.steps, stats.balance.slowest) == (17, 1.0)
     assert [part.name for part in stats.balance.costs] == ["a", "b"]
-    assert LoaderStats.from_json(stats.to_json()) == stats
-    assert "slowest rank over the mean, by costs, in 17 steps: 1.000 in turn, 1.000 planned" in str(stats)
     assert isinstance(whole._windows, Windows)
     assert BalanceStats(steps=1, shadow=True, slowest_without=1, slowest=1, costs=(CostStats(name="a", ranks=(1,)),))
 
@@ -398,13 +409,13 @@ def test_L4_a_state_from_between_epochs_keeps_the_row_of_its_run() -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_what_a_state_brought_goes_with_the_next_one() -> None:
-    fresh = [row.rows for row in loader(12).rows()]
+    fresh = rows_of(loader(12))
     of_other_row, whole = loader(1).state_dict(), loader(12)
     for state in ({}, loader(12).state_dict()):
         whole.load_state_dict(of_other_row)
-        assert [row.rows for row in whole.rows()] != fresh
+        assert rows_of(whole) != fresh
         whole.load_state_dict(state)
-        assert [row.rows for row in whole.rows()] == fresh
+        assert rows_of(whole) == fresh
 
 
 @pytest.mark.usefixtures("alone")

@@ -346,7 +346,6 @@ def test_a_loop_that_is_left_and_steps_that_are_passed_over() -> None:
             found += map(exact, stream)
             loader.set_epoch(5)
             found += map(exact, loader)
-            found.append(exact(loader.item_at(4, epoch=loader.epoch)))
             loader.set_epoch(loader.epoch)
             again = list(map(exact, loader))
         return [*found, *again]
@@ -445,7 +444,6 @@ def test_a_batch_of_indices_may_be_any_iterable(make: Any, options: dict[str, An
     with loader() as other:
         other.load_state_dict(state)
         assert list(other) == whole[2:]
-        assert other.item_at(3) == whole[3]
 
 
 def test_figures_count_samples_and_batches() -> None:

@@ -13,17 +13,17 @@ from torch.utils.data import Sampler
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.observe.advice import advise
+from torchpipe.observe.outlook import Prediction
 from torchpipe.stats import (
     ConsumerStats,
     FeedStats,
     LoaderStats,
     MergeStats,
     NodeStats,
-    Prediction,
     ProcessStats,
     StageStats,
 )
-from torchpipe.stats.model import Advice, Section
+from torchpipe.stats.model import Section
 
 ITEMS = 101  # of which each after the first takes 20 ms of one of two workers, and 1 ms of the loop
 
@@ -38,7 +38,6 @@ def seen(*nodes: NodeStats, wait_s: float = 0.9, **more: Any) -> LoaderStats:
     source = NodeStats(number=8, name="Source", section="shard", items=100, self_s=0.0)
     main = ProcessStats(name="main", kind="main", pid=9, cpu_s=0.0)
     known = LoaderStats(
-        advice=Advice(sentence="", bottleneck="nothing"),
         state="running",
         measured=True,
         epoch=0,

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -79,7 +80,7 @@ def whole(folder: Path) -> Any:
             assert list(again) == second, number
     assert len(states) == SAVED[-1] + 1
     assert stats.balance is not None
-    return [epoch, second, stats.balance.to_dict()]
+    return [epoch, second, asdict(stats.balance)]
 
 
 def resumed(folder: Path) -> Any:
@@ -106,7 +107,7 @@ def shadow(folder: Path) -> Any:
         plain.load_state_dict(shadowed.state_dict())
         stats = shadowed.stats().balance
     assert stats is not None
-    return [*batches, stats.to_dict()]
+    return [*batches, asdict(stats)]
 
 
 def refused(folder: Path) -> Any:

@@ -1,14 +1,12 @@
-"""The figures as data: they travel as JSON, and as text they begin with the sentence."""
+"""The figures as data."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
 from torchpipe.stats import (
-    Advice,
     ConsumerStats,
     Event,
     FeedStats,
@@ -16,16 +14,12 @@ from torchpipe.stats import (
     MergeStats,
     Moment,
     NodeStats,
-    Prediction,
     ProcessStats,
     QueueStats,
     StageStats,
 )
 
 WHOLE = LoaderStats(
-    advice=Advice(
-        sentence="It is so.", bottleneck="node", predictions=(Prediction(workers=2, items_per_s=3, wait_share=0),)
-    ),
     state="running",
     measured=True,
     epoch=1,
@@ -47,13 +41,6 @@ WHOLE = LoaderStats(
 )
 
 
-def test_figures_travel_as_json() -> None:
-    text = WHOLE.to_json()
-    assert LoaderStats.from_json(text) == WHOLE
-    assert json.loads(text)["nodes"][0]["name"] == "Mapper(f)"
-    assert LoaderStats.from_dict({**json.loads(text), "of a later version": 1}) == WHOLE
-
-
 def test_what_follows_from_figures() -> None:
     consumer, process = WHOLE.consumer, WHOLE.processes[0]
     assert consumer.own_s == 1.5
@@ -71,9 +58,3 @@ def test_what_follows_from_figures() -> None:
 def test_figures_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         WHOLE.epoch = 2  # type: ignore[misc]
-
-
-def test_as_text_they_begin_with_the_sentence() -> None:
-    lines = str(WHOLE).splitlines()
-    assert lines[0] == "It is so."
-    assert any("Mapper(f)" in line and "100 %" in line for line in lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +15,8 @@ import torch
 from reading_services import InProcessReadingService, MultiProcessingReadingService, SequentialReadingService
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import FileOpener, IterableWrapper, PathList
-from torchpipe.stats import LoaderStats, NodeStats
-from torchpipe.stats.sizes import bytes_of
-from torchpipe.stats.text import format_bytes
+from torchpipe.machine.sizes import bytes_of
+from torchpipe.stats import NodeStats
 
 
 class Pair(NamedTuple):
@@ -76,7 +74,6 @@ def nodes_of(graph: Any, service: Any = None) -> dict[str, NodeStats]:
         for _ in loader:
             pass
         stats = loader.stats()
-    assert LoaderStats.from_json(stats.to_json()) == stats
     return {node.name.partition("(")[0]: node for node in stats.nodes}
 
 
@@ -107,7 +104,6 @@ def test_nodes_tell_the_bytes_of_what_they_hand_on(name: str) -> None:
     assert made.bytes == pytest.approx(whole, rel=0.05)
     assert arrays.bytes == pytest.approx(10 * whole, rel=0.05)
     assert batches.bytes == pytest.approx(10 * whole, rel=0.05)
-    assert format_bytes(arrays.bytes or 0) in str(stats)
 
 
 def test_a_sample_speaks_for_what_is_not_timed_any_more() -> None:
@@ -171,31 +167,3 @@ def test_a_dataloader_tells_of_samples_and_batches(options: dict[str, Any]) -> N
         _, reading, collating = loader.stats().nodes
     assert reading.bytes == 200 * 40
     assert collating.bytes == 200 * (40 + 8)
-
-
-def test_what_crosses_processes_and_where_it_is_shown(tmp_path: Path) -> None:
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    from torchpipe.export import PrometheusExporter
-
-    graph = IterableWrapper(range(100)).map(as_bytes).sharding_round_robin_dispatch().map(as_array)
-    registry = CollectorRegistry()
-    with (
-        DataLoader2(graph, reading_service=MultiProcessingReadingService(2, "fork"), measure=True) as loader,
-        PrometheusExporter(loader, registry=registry),
-    ):
-        assert len(list(loader)) == 100
-        stats = loader.stats()
-        page = loader.report(tmp_path / "report.html").read_text()
-        metrics = generate_latest(registry).decode()
-    whole = sum(len(as_bytes(number)) for number in range(100))
-    sent = {process.name: process.bytes for process in stats.processes}
-    assert sent["dispatcher"] == pytest.approx(whole, rel=0.1)
-    assert sent["worker 0"] + sent["worker 1"] == pytest.approx(10 * whole, rel=0.1)
-    told = re.search(r'torchpipe_node_out_bytes_total{loader="train",node="2 Mapper\(as_bytes\)"} (.*)', metrics)
-    assert told is not None
-    assert float(told[1]) == stats.nodes[1].bytes == pytest.approx(whole, rel=0.05)
-    assert 'torchpipe_process_sent_bytes_total{loader="train",process="dispatcher"}' in metrics
-    assert format_bytes(stats.nodes[1].bytes or 0) in page
-    assert format_bytes(sent["dispatcher"]) in page
-    assert "sent" in str(stats)

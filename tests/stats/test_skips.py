@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -74,7 +73,6 @@ def test_an_item_that_is_left_out_is_an_event(name: str, measure: bool) -> None:
     assert event.shard == 7 % shards
     assert f"of shard {event.shard} left out an item: ValueError: bad <7> (for 7)" in event.text
     assert before <= event.at <= time.time()
-    assert LoaderStats.from_json(loader.stats().to_json()) == loader.stats()
 
 
 def test_before_items_are_dealt_and_after_the_merge_there_is_no_shard() -> None:
@@ -141,46 +139,3 @@ def test_a_resume_tells_of_what_it_leaves_out_itself() -> None:
         loader.load_state_dict(state)
         assert len(list(loader)) == 77
         assert [event.error for event in skips(loader.stats())] == [f"ValueError: bad <{n}>" for n in (57, 107)]
-
-
-def test_events_are_shown_in_the_page_the_trace_and_every_exporter(tmp_path: Path) -> None:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-    from prometheus_client import CollectorRegistry, generate_latest
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    from torchpipe.export import OpenTelemetryExporter, PrometheusExporter, TensorBoardExporter
-
-    spans, tracers, registry = InMemorySpanExporter(), TracerProvider(), CollectorRegistry()
-    tracers.add_span_processor(SimpleSpanProcessor(spans))
-    slow = Behind(tmp_path, fail_at_7, 0.006)  # long enough for a curve over time
-    with DataLoader2(graph(slow, 120), reading_service=MultiProcessingReadingService(2, "fork")) as loader:
-        with (
-            loader.trace(tmp_path / "trace.json"),
-            OpenTelemetryExporter(loader, tracer_provider=tracers),
-            PrometheusExporter(loader, registry=registry),
-            TensorBoardExporter(loader, tmp_path / "runs") as board,
-        ):
-            assert len(list(loader)) == 117
-            board.write(1)
-            metrics = generate_latest(registry).decode()
-        page = loader.report(tmp_path / "report.html").read_text()
-        text = str(loader.stats())
-    tracers.shutdown()
-    assert 'torchpipe_events_total{kind="skip",loader="train"} 3.0' in metrics
-    (span,) = spans.get_finished_spans()
-    told = sorted((dict(event.attributes or {}) for event in span.events), key=lambda event: str(event["error"]))
-    assert [event["error"] for event in told] == [f"ValueError: bad <{n}>" for n in (107, 57, 7)]
-    assert {(event["node"], event["shard"], event["process"]) for event in told} == {("Mapper(Behind)", 1, "worker 1")}
-    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    marks = [event for event in trace if event["ph"] == "i"]
-    assert sorted(mark["args"]["error"] for mark in marks) == [f"ValueError: bad <{n}>" for n in (107, 57, 7)]
-    assert {mark["name"] for mark in marks} == {"skip"}
-    assert page.count("ValueError: bad &lt;57&gt;") >= 2  # in the table, and in the picture over time
-    assert "bad <57>" not in page
-    events = EventAccumulator(str(tmp_path / "runs"))
-    events.Reload()
-    assert len(events.Tensors("data/events/text_summary")) == 3
-    assert "3 skips" in text
-    assert "ValueError: bad <" in text

@@ -1,4 +1,4 @@
-"""Wrong arguments of the functions about graphs, formats, figures and seeds."""
+"""Wrong arguments of the functions about graphs, formats and seeds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from tests.wrong_arguments.rows import Row, calls
-from torchpipe import DataLoader, DataLoader2, functional_datapipe, profile, shared_list
-from torchpipe.export import PrometheusExporter
+from tests.wrong_arguments.rows import Row
+from torchpipe import functional_datapipe, shared_list
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.storage.content import check_compression, recompress
 from torchpipe.formats.storage.paths import expand_paths
@@ -24,29 +23,15 @@ def source() -> Any:
     return IterableWrapper([1])
 
 
-def exporter(**options: Any) -> Any:
-    return PrometheusExporter(DataLoader2(source()), **options)
-
-
 ROWS: list[Row] = [
     *(
         (function.__name__, partial(function, [1]), TypeError, word)  # type: ignore[arg-type]
         for function, word in (
             (plan, "IterDataPipe"),
             (to_dot, "IterDataPipe"),
-            (profile, "datapipe"),
         )
     ),
     ("replace_node: another graph's", lambda: replace_node(source().map(abs), source(), source()), ValueError, "node"),
-    ("profile: a DataLoader", lambda: profile(DataLoader([1])), TypeError, "DataLoader"),  # type: ignore[arg-type]
-    *calls(
-        "profile",
-        partial(profile, source()),
-        *(({"seconds": value}, ValueError, "seconds") for value in (0, float("nan"), "1")),
-        ({"workers": (0,)}, ValueError, "workers"),
-        ({"workers": (1.5,)}, TypeError, "workers"),
-        ({"step": 3}, TypeError, "step"),
-    ),
     ("check_seed: seed", lambda: check_seed(-1), ValueError, "seed"),
     *(("check_seed: seed", partial(check_seed, value), TypeError, "seed") for value in (1.0, "1", None)),  # type: ignore[arg-type]
     *(
@@ -54,13 +39,6 @@ ROWS: list[Row] = [
         for name in ("two words", "", "1st", "a.b", "a-b")
     ),
     ("functional_datapipe: a class", lambda: functional_datapipe("number")(int), TypeError, "nodes"),
-    *calls(
-        "PrometheusExporter",
-        exporter,
-        ({}, ValueError, "port"),
-        *(({"port": value}, ValueError, "port") for value in (-1, 65536)),
-        *(({"port": value}, TypeError, "port") for value in (True, "9100")),
-    ),
     *(
         ("shared_list: items", partial(shared_list, items), TypeError, word)
         for items, word in ((3, "items"), ("text", "items"), ({"a"}, "order"), (None, "path"), ([object()], "item 0"))

@@ -113,11 +113,6 @@ LOADERS: list[Row] = [
     ("set_epoch: epoch", lambda: loader().set_epoch("x"), TypeError, "epoch"),
     ("set_epoch: epoch", lambda: loader().set_epoch(-1), ValueError, "epoch"),
     ("state_dict: states", lambda: loader().state_dict("each"), ValueError, "states"),
-    ("explain: format", lambda: loader().explain("png"), ValueError, "format"),
-    ("watch: every_s", lambda: loader().watch(0), ValueError, "every_s"),
-    ("watch: every_s", lambda: loader().watch(float("nan")), ValueError, "every_s"),
-    *(("watch: every_s", partial(loader().watch, value), TypeError, "every_s") for value in ("1", True)),
-    ("trace: every_s", lambda: loader().trace("trace.json", every_s=0), ValueError, "every_s"),
     *(("limit: num_batches", partial(limited, num_batches=value), ValueError, "num_batches") for value in (0, -3)),
     *(
         ("limit: num_batches", partial(limited, num_batches=value), TypeError, "num_batches")

@@ -26,6 +26,7 @@ _FIRST = (
     "torchpipe.state",
     "torchpipe.stats",
     "torchpipe.export",
+    "torchpipe.observe",
     "torchpipe.graph",
     "torchpipe.device",
     "torchpipe.xla.drop_in",

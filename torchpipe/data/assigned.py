@@ -24,12 +24,12 @@ from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
 from torchpipe.errors import IteratorInvalidated, StateError, add_note
+from torchpipe.execution.clock import Clock
 from torchpipe.execution.provider import ShardPosition
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.state import Cursor
 from torchpipe.stats import MergeStats
-from torchpipe.stats.clock import Clock
-from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

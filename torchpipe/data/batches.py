@@ -15,14 +15,14 @@ from typing import Any
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, collating_in
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
+from torchpipe.execution.clock import Clock
+from torchpipe.execution.node_figures import Made
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.state import Cursor
 from torchpipe.stats import MergeStats
-from torchpipe.stats.clock import Clock
 from torchpipe.stats.node_sheet import NodeSheet
-from torchpipe.stats.nodes import Made
-from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 

@@ -14,9 +14,9 @@ from torchpipe.ahead.background import RunAhead
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.device.prepare import stage_for
+from torchpipe.execution.clock import Clock
 from torchpipe.state import SnapshotPolicy, decode
 from torchpipe.stats import StageStats
-from torchpipe.stats.clock import Clock
 
 __all__ = ["DeviceStage", "pinned_for"]
 

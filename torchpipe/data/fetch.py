@@ -19,7 +19,7 @@ from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Memory
 from torchpipe.node.failures.remote_error import dump_error, load_error, safe_str
 from torchpipe.stats.node_sheet import ERRORS, NodeSheet
-from torchpipe.stats.sizes import Sizing
+from torchpipe.stats.sizing import Sizing
 
 __all__ = [
     "COLLATING",

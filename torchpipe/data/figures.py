@@ -17,13 +17,13 @@ from torch.utils.data import BatchSampler
 
 from torchpipe.data.fetch import COLLATING, READING
 from torchpipe.data.order.rollover import RolloverBatchSampler
+from torchpipe.execution.node_figures import Made, with_figures
 from torchpipe.execution.ranks import RankGroup
+from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.loader.looks import Looks
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.node.traits import callable_name
-from torchpipe.observe.views.viewable import Viewable
 from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
-from torchpipe.stats.nodes import Made, with_figures
-from torchpipe.stats.service import ServiceFigures
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, Times, TimeSheet
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["Observable", "Steps", "ThreadTimes"]
 _SAMPLER, _DATASET, _COLLATE = 1, 2, 3
 
 
-class Observable(Viewable):
+class Observable(Looks):
     """Mixed into the loader."""
 
     num_workers: int

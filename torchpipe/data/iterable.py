@@ -24,8 +24,10 @@ from torchpipe.data.nodes import seed_worker
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.execution.clock import Clock
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.iter import Collator, IterableWrapper
 from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
@@ -37,8 +39,6 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import MergeStats
-from torchpipe.stats.clock import Clock
-from torchpipe.stats.service import ServiceFigures
 
 __all__ = [
     "Begun",

@@ -22,12 +22,12 @@ from torchpipe.data.fetch import Failure
 from torchpipe.data.position import Position, handed_out
 from torchpipe.data.processes import torch_words
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.execution.clock import Clock
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling
 from torchpipe.loader.untraced import untraced
 from torchpipe.state import Cursor
-from torchpipe.stats.clock import Clock
-from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -43,21 +43,19 @@ from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, ch
 from torchpipe.data.ranks.graph import ranks_of
 from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
-from torchpipe.data.walking import item_at, rows_of
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.loader.claimable import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
-from torchpipe.loader.steps import AskedSteps, Rows
+from torchpipe.loader.looks import watched
 from torchpipe.loader.untraced import untraced
+from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
-from torchpipe.observe.views.viewable import watched
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.state import Cursor, as_text
-from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
 
@@ -384,42 +382,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._take_up(self._position())
         return passed
 
-    def rows(self, steps: AskedSteps = None, *, keep: Sequence[str] = (), epoch: int | None = None) -> Rows:
-        """Which samples the batches of ``steps`` have: their indices, as the sampler gives them. Nothing is read.
-
-        Steps are batches of this rank, and count from 0 at the beginning of the epoch of :meth:`state_dict`; with
-        ``distributed=True``, of any ``epoch``. Samplers are copied, and the loader stays where it is. ``keep`` is for
-        graphs, and has to be empty.
-
-        Raises: TypeError for an iterable dataset, and for a sampler that cannot be copied; StateError for one with a
-        state of its own within another one (``last_batch="rollover"``), for steps before the position where a sampler's
-        own state says where it is, or it gives other batches now than in the run that saved the state; for another
-        epoch, whose order is not drawn yet.
-        """
-        if keep:
-            raise ValueError(
-                f"keep={list(keep)}: the rows of a DataLoader are indices of its dataset, which is not read"
-            )
-        return rows_of(self, self._settled_position(), steps, epoch)
-
-    def item_at(self, step: int, *, epoch: int | None = None) -> T_co:
-        """The batch that is, or was, number ``step`` of the epoch, made again in this process, to the bit; on no
-        device. Only its samples are read; with workers, ``worker_init_fn`` is called here before. The loader stays
-        where it is, and no rank is asked.
-
-        Raises: IndexError where the epoch has no such step; TypeError and StateError as :meth:`rows`, and where a batch
-        depends on those before it (``worker_seeding="torch"``, a dataset with a ``state_dict``).
-        """
-        position = self._settled_position()
-        if self._must_make:
-            raise TypeError(
-                "a batch of an iterable dataset, of one with a state_dict, or under worker_seeding='torch' depends on "
-                "those before it: load a state from before it, loader.skip() to it, and take the next batch"
-            )
-        made: T_co = item_at(self, position, check_count("step", step, at_least=0), epoch)
-        return made
-
-    def _settled_position(self) -> Position:
+    def _position_beside(self) -> Position:
+        """The position, for who goes on from it beside the loop."""
         self._settle()
         self._hear_samplers()
         return self._position()
@@ -464,8 +428,12 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     def _own_order(self, saved: Position | None) -> Order:
         if saved is not None and saved.order is not None:
             return begin_order(self._samplers, saved=(saved.order, saved.delivered), moves=saved.now is None)
-        base_seed = self._base_seed if self._samplers.keeps_seed else None
-        return begin_order(self._samplers, base_seed=base_seed, loaded=self._sampler_loaded, last=self._sampler_end)
+        return self._coming_order(self._samplers)
+
+    def _coming_order(self, samplers: Samplers) -> Order:
+        """That of the next epoch, as ``samplers`` give it: the loader's own, or copies of them."""
+        base_seed = self._base_seed if samplers.keeps_seed else None
+        return begin_order(samplers, base_seed=base_seed, loaded=self._sampler_loaded, last=self._sampler_end)
 
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""

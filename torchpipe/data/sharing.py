@@ -33,8 +33,8 @@ from torchpipe.data.assigned import AssignedBatches, Dealing
 from torchpipe.data.fetch import Failure
 from torchpipe.data.parts import Joining, Part, Task
 from torchpipe.errors import WorkerDiedError, add_note
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
-from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

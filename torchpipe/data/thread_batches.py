@@ -42,11 +42,11 @@ from torchpipe.data.parts import make_part
 from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.errors import StateMismatchError
+from torchpipe.execution.node_figures import Made
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful
 from torchpipe.stats.node_sheet import NodeSheet
-from torchpipe.stats.nodes import Made
-from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

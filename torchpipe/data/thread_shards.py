@@ -32,13 +32,13 @@ from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, Shard
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.kept import kept_of
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.state import Cursor, SnapshotPolicy
-from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

@@ -12,12 +12,12 @@ from typing import Any, Literal, Self, TypeAlias
 from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.part import Part
+from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.graph.length import total_length
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
-from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["ReadingServiceInterface", "States", "SubstitutesOf"]
 

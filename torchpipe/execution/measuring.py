@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchpipe.execution.dispatch import Dispatched
+from torchpipe.execution.node_figures import Made, with_figures
 from torchpipe.execution.shard import Shard
 from torchpipe.graph.plan import Plan
 from torchpipe.graph.rows import rows_of
@@ -18,7 +19,6 @@ from torchpipe.node.traits import DataPipe, walk
 from torchpipe.stats import NodeStats
 from torchpipe.stats.model import Section
 from torchpipe.stats.node_sheet import NodeSheet
-from torchpipe.stats.nodes import Made, with_figures
 from torchpipe.stats.tracing import ThreadTracing, Tracing
 
 __all__ = ["Measuring"]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 from torchpipe.errors import GraphError, IteratorInvalidated, StateError
+from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.provider import AHEAD, ShardPosition, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
@@ -30,7 +31,6 @@ from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor
 from torchpipe.state.rotation import Rotation, turn_of
 from torchpipe.stats import MergeStats
-from torchpipe.stats.clock import Clock
 
 __all__ = ["CursorParts", "MergeIterator", "MergePosition", "Merges", "shards_in_turn"]
 

@@ -25,6 +25,7 @@ from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.rounds import RoundsMerge
+from torchpipe.execution.service_figures import EventLog, ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.execution.turns import TurnsIterator
 from torchpipe.execution.unordered import UnorderedMerge
@@ -36,6 +37,7 @@ from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.graph.rows import read_by_every_shard
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.machine.sizes import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context, Host, Trace
 from torchpipe.node.iterator import NodeIterator
@@ -44,8 +46,6 @@ from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy
 from torchpipe.state.copying import beside_the_loop
 from torchpipe.state.flat import MAX_SHARDS
-from torchpipe.stats.service import EventLog, ServiceFigures
-from torchpipe.stats.text import format_bytes
 
 __all__ = [
     "EpochStart",

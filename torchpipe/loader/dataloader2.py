@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -24,17 +24,15 @@ from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.claimable import Claimable
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
-from torchpipe.loader.mixtures import Mixture, mixtures_of
+from torchpipe.loader.looks import Looks, watched
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, RankLayout, state_of_all
-from torchpipe.loader.steps import AskedSteps, Rows
 from torchpipe.loader.untraced import untraced
-from torchpipe.loader.walking import item_at, rows_of
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
-from torchpipe.observe.views.viewable import Viewable, watched
 from torchpipe.randomness.seeds import check_seed
+from torchpipe.rings import from_ring
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
 
@@ -43,7 +41,7 @@ __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader2(Claimable, Viewable, Generic[T_co]):
+class DataLoader2(Claimable, Looks, Generic[T_co]):
     """Iterates a graph, epoch after epoch, wherever its reading service runs it.
 
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
@@ -216,33 +214,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         self._epochs.load(Loaded(position))
         return passed
 
-    def rows(self, steps: AskedSteps = None, *, keep: Sequence[str] = (), epoch: int | None = None) -> Rows:
-        """Which samples the items of ``steps`` have, computed: the loader stays where it is, no rank is asked.
-
-        Steps are items of this rank, and count from 0 at the beginning of the epoch: by default that of
-        :meth:`state_dict`, or any other one. A row is what a source gives for a sample (a path, a record), or its index
-        where the source is read by index; of dicts, the fields of ``keep``, or those that are named ``id``, ``index``,
-        ``key``, ``path`` and the like. What functions make one item of one (``map``, ``collate``) is then not made.
-        Where code of the user's decides which items come (``filter``), or nodes behind the workers do, all is made in
-        this process, and thrown away: :attr:`Rows.makes <torchpipe.loader.steps.Rows>` says so before it begins.
-
-        Raises: TypeError or ValueError for steps that are no counts; LookupError for a field that is not there.
-        """
-        self._check_process()
-        return rows_of(self._run, self._position_now(), steps, list(keep), epoch)
-
-    def item_at(self, step: int, *, epoch: int | None = None) -> T_co:
-        """The item that is, or was, number ``step`` of the epoch, made again in this process, to the bit; on no device.
-
-        Items between :meth:`state_dict`'s position, or the start of the epoch, and this one are made as well. The
-        loader stays where it is, and no rank is asked. Raises: IndexError where the epoch has no such step; what making
-        items raises.
-        """
-        self._check_process()
-        item: T_co = item_at(self._run, self._position_now(), check_count("step", step, at_least=0), epoch)
-        return item
-
-    def mixtures(self) -> list[Mixture]:
+    def mixtures(self) -> Any:
         """What each ``mix`` of the graph has drawn at :meth:`state_dict`'s position, from its first input on; of the
         shards of this rank, and of this epoch.
 
@@ -250,8 +222,7 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
         process once an item has been taken. Raises: StateError where no exact state can be taken, or the positions of
         nodes cannot be told.
         """
-        self._check_process()
-        return mixtures_of(self._run, self._position_now())
+        return from_ring("torchpipe.observe.steps.asking:mixtures")(self)
 
     def next_change(self) -> int:
         """From which number on the ``weights`` of every ``mix`` may be others in a run that goes on from here: behind
@@ -259,14 +230,16 @@ class DataLoader2(Claimable, Viewable, Generic[T_co]):
 
         Raises: ValueError for a graph without ``mix``; as :meth:`mixtures`.
         """
-        found = self.mixtures()
-        if not found:
-            raise ValueError("the graph has no mix(): there are no weights that might change")
-        return max(mixture.next_change for mixture in found)
+        return from_ring("torchpipe.observe.steps.asking:next_change")(self)  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""
         return self._run.length()
+
+    def _position_beside(self) -> LoaderState:
+        """The position, for who goes on from it beside the loop. Raises: RuntimeError in a forked child."""
+        self._check_process()
+        return self._position_now()
 
     def _explain(self) -> str:
         run = self._run

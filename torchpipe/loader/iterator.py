@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Self, TypeVar
 from torchpipe.ahead.at_exit import hold_at_exit
 from torchpipe.compat.torch_private import COMPILER
 from torchpipe.errors import IteratorInvalidated, StateError
+from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.loader.epochs import Epochs
@@ -28,7 +29,6 @@ from torchpipe.loader.untraced import untraced
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats
-from torchpipe.stats.clock import Clock
 
 __all__ = ["DataLoader2Iterator", "Pass"]
 

@@ -11,12 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchpipe.ahead.iterators import RunAheadIterator
+from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import LeftOver
 from torchpipe.execution.merge import MergeIterator
+from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.machine.budget import available_cores
+from torchpipe.machine.memory import resident_bytes
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
 from torchpipe.stats import (
-    Advice,
     ConsumerStats,
     Event,
     LoaderStats,
@@ -27,11 +30,7 @@ from torchpipe.stats import (
     QueueStats,
     StageStats,
 )
-from torchpipe.stats.budget import available_cores
-from torchpipe.stats.clock import Clock
 from torchpipe.stats.model import rebuilt_s
-from torchpipe.stats.service import ServiceFigures
-from torchpipe.stats.sheet import resident_bytes
 
 __all__ = ["Observed", "as_stats", "left_over_of", "merges_of", "stages_of"]
 
@@ -113,7 +112,7 @@ def _parts(stream: NodeIterator[Any]) -> list[NodeIterator[Any]]:
 def as_stats(
     observed: Observed | None, figures: ServiceFigures, total: int | None, shards: int, ranks: int = 1
 ) -> LoaderStats:
-    """The whole tree, with its advice."""
+    """The whole tree."""
     if observed is None:
         observed = Observed(
             epoch=0, delivered=0, state="new", began_at=0.0, cpu_s=0.0, busy_s=0.0, span_s=0.0,
@@ -123,8 +122,7 @@ def as_stats(
     left, events = observed.left_over, figures.events
     if left is not None:
         events = (*events, Event(at=left.at, kind="uneven", process="main", text=str(left)))
-    stats = LoaderStats(
-        advice=Advice(sentence="", bottleneck="nothing"),
+    return LoaderStats(
         state=observed.state,
         measured=any(node.self_s is not None for node in figures.nodes),
         epoch=observed.epoch,
@@ -150,9 +148,6 @@ def as_stats(
         events=events,
         timeline=observed.timeline,
     )
-    from torchpipe.observe.advice import advise  # which no worker needs
-
-    return replace(stats, advice=advise(stats))
 
 
 def _others(observed: Observed, figures: ServiceFigures) -> float | None:

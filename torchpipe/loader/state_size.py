@@ -12,10 +12,10 @@ from typing import Any
 
 from torchpipe.errors import LargeStateWarning, StateError
 from torchpipe.graph import plan
+from torchpipe.machine.sizes import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import DataPipe, inputs_of, node_name
 from torchpipe.state import Cursor, decode, encode
-from torchpipe.stats.text import format_bytes
 
 __all__ = ["StateSizes"]
 

@@ -8,11 +8,23 @@ dealt. The first that is mostly at work, while what follows it mostly waits, hol
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
-from torchpipe.observe.outlook import Outlook
-from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, ProcessStats, StageStats, rebuilt_s
+from torchpipe.observe.outlook import Outlook, Prediction
+from torchpipe.observe.plain_data import PlainData
+from torchpipe.stats.model import LoaderStats, NodeStats, ProcessStats, StageStats, rebuilt_s
 
-__all__ = ["advise"]
+__all__ = ["Advice", "Bottleneck", "advise"]
+
+Bottleneck: TypeAlias = Literal[
+    "nothing", "consumer", "device", "main", "merge", "transport", "node", "source", "dispatcher", "input", "workers",
+    "ranks",
+]  # fmt: skip
+"""What holds the stream up: ``nothing`` known yet; the ``consumer``, which is your own code; the ``device`` stage; a
+node of the ``main`` section; ``merge`` skew: one shard slower than the others; ``transport``: packing, copying and
+rebuilding items; a ``node`` of the workers, or a ``source`` among them; a node of the ``dispatcher``; ``input``: what
+the main process deals (a sampler); ``workers``: these, and which node is not measured; ``ranks``: what ranks tell each
+other, for which the quickest waits for the slowest."""
 
 _LITTLE = 0.05  # who waits less than this part of the time does not wait
 _WORTH = 1.3  # what twice as many workers must bring to be advised
@@ -26,6 +38,18 @@ _HANGS_S = 5.0  # at one item, and so much of what the loop waited: it hangs the
 _HANGS = 0.5
 _REPLACED_S = 10.0  # what a death may cost: finding it, starting anew, making again what was under way
 _OTHERS = 0.25  # of the machine: where other programs use more, its times are theirs too
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice(PlainData):
+    """Who is the slowest, in one sentence, and what to change."""
+
+    sentence: str
+    bottleneck: Bottleneck
+    node: int | None = None  # its number, where it is one
+    change: str = ""  # what to do, in words; empty where nothing need be done
+    keeps_up: int | None = None  # with how many workers the loop would hardly wait; None: not known, or with no number
+    predictions: tuple[Prediction, ...] = ()  # for 1, 2, 4 ... workers, and those there are
 
 
 def advise(stats: LoaderStats) -> Advice:

@@ -11,14 +11,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from torchpipe.stats.model import LoaderStats, NodeStats, Prediction, rebuilt_s
+from torchpipe.observe.plain_data import PlainData
+from torchpipe.stats.model import LoaderStats, NodeStats, rebuilt_s
 
-__all__ = ["Limit", "Outlook"]
+__all__ = ["Limit", "Outlook", "Prediction"]
 
 Limit: TypeAlias = Literal["loop", "once", "cores", "repeated"]
 
 _MOST_WORKERS = 64
 _FULL = 0.97  # of what the loop could take: that much keeps up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(PlainData):
+    """What so many workers would deliver; ``wait_share``: how much of its time the loop would then wait."""
+
+    workers: int
+    items_per_s: float
+    wait_share: float
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torchpipe.stats import Event, LoaderStats
 
-__all__ = ["NewEvents", "Source"]
+__all__ = ["NewEvents", "Source", "check_seconds"]
 
 
 class Source(Protocol):
@@ -26,3 +26,11 @@ class NewEvents:
         new = [event for event in stats.events if event not in self._seen]
         self._seen = frozenset(stats.events)
         return new
+
+
+def check_seconds(every_s: float) -> None:
+    """Raises: TypeError, ValueError for what is no time between two looks."""
+    if isinstance(every_s, bool) or not isinstance(every_s, int | float):
+        raise TypeError(f"every_s must be a number of seconds, got {every_s!r}")
+    if not 0.001 <= every_s <= 3600:
+        raise ValueError(f"every_s must be 0.001 to 3600 seconds, got {every_s!r}")

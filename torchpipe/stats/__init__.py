@@ -1,13 +1,12 @@
-"""What a loader is doing: its figures as data, and the clocks and counters that they are made of."""
+"""What a loader is doing: its figures as data, and the sheets and counters that processes note them on."""
 
 from typing import TYPE_CHECKING
 
 from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from torchpipe.stats.budget import Budget
+    from torchpipe.machine.budget import Budget
     from torchpipe.stats.model import (
-        Advice,
         BalanceStats,
         ConsumerStats,
         CostStats,
@@ -17,17 +16,14 @@ if TYPE_CHECKING:
         MergeStats,
         Moment,
         NodeStats,
-        Prediction,
         ProcessStats,
         QueueStats,
         StageStats,
     )
-    from torchpipe.stats.profile import NodeProfile, Profile, Rate
 else:
     __getattr__, __dir__ = on_demand(__name__)
 
 __all__ = [
-    "Advice",
     "BalanceStats",
     "Budget",
     "ConsumerStats",
@@ -37,12 +33,8 @@ __all__ = [
     "LoaderStats",
     "MergeStats",
     "Moment",
-    "NodeProfile",
     "NodeStats",
-    "Prediction",
     "ProcessStats",
-    "Profile",
     "QueueStats",
-    "Rate",
     "StageStats",
 ]

@@ -1,4 +1,4 @@
-"""What is known of a loader at work, as data: frozen dataclasses of plain values, that travel as JSON.
+"""What is known of a loader at work, as data: frozen dataclasses of plain values.
 
 Made in the user's process by ``loader.stats()``; views, exports and the advice read nothing else. Seconds are
 wall-clock unless a field says otherwise, and sums over all processes or threads where several do the same. ``None``
@@ -7,19 +7,16 @@ says that something is not known (not measured, or not on this system): never ze
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from types import UnionType
-from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
+from torchpipe.rings import from_ring
 from torchpipe.stats.sheet import Doing
-from torchpipe.stats.text import as_text
 
 __all__ = [
-    "Advice",
     "BalanceStats",
-    "Bottleneck",
     "ConsumerStats",
     "CostStats",
     "Doing",
@@ -29,7 +26,6 @@ __all__ = [
     "MergeStats",
     "Moment",
     "NodeStats",
-    "Prediction",
     "ProcessStats",
     "QueueStats",
     "Section",
@@ -39,16 +35,6 @@ __all__ = [
 
 Section: TypeAlias = Literal["dispatch", "shard", "main"]
 """Which part of the graph: run once before items are dealt, once for each shard, or once in the user's process."""
-
-Bottleneck: TypeAlias = Literal[
-    "nothing", "consumer", "device", "main", "merge", "transport", "node", "source", "dispatcher", "input", "workers",
-    "ranks",
-]  # fmt: skip
-"""What holds the stream up: ``nothing`` known yet; the ``consumer``, which is your own code; the ``device`` stage; a
-node of the ``main`` section; ``merge`` skew: one shard slower than the others; ``transport``: packing, copying and
-rebuilding items; a ``node`` of the workers, or a ``source`` among them; a node of the ``dispatcher``; ``input``: what
-the main process deals (a sampler); ``workers``: these, and which node is not measured; ``ranks``: what ranks tell each
-other, for which the quickest waits for the slowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +63,8 @@ class FeedStats:
     waits: int = 0  # times that it let the consumer wait for the device
 
 
-class _Data:
-    """To plain values and back."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Dicts, lists and plain values: what JSON has."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
-
-    def to_json(self, indent: int | None = None) -> str:
-        return json.dumps(self.to_dict(), indent=indent)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """What :meth:`to_dict` gave. Raises: TypeError or KeyError if it is something else."""
-        return _read(cls, data)  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls.from_dict(json.loads(text))
-
-
 @dataclass(frozen=True, kw_only=True)
-class ConsumerStats(_Data):
+class ConsumerStats:
     """The user's loop, since the first item of this iterator was handed out."""
 
     items: int = 0  # handed out by this iterator
@@ -122,7 +88,7 @@ class ConsumerStats(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeStats(_Data):
+class NodeStats:
     """One node of the graph, over all the processes that run it.
 
     ``exact`` figures were timed item by item; others are estimates: ``self_s`` from samples of what the processes were
@@ -149,7 +115,7 @@ class NodeStats(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessStats(_Data):
+class ProcessStats:
     """A process (or a worker thread of this one), since the epoch began, with those that it was restarted in place of.
 
     The times add up to the epoch's so far, but for what it was starting or not there.
@@ -185,7 +151,7 @@ class ProcessStats(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueStats(_Data):
+class QueueStats:
     """Where items wait: who fills it, who empties it, how full it is."""
 
     name: str  # "shard 0", "ToDevice host", "ToDevice device", "dispatched to shard 0"
@@ -200,7 +166,7 @@ class QueueStats(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeStats(_Data):
+class MergeStats:
     """A merge of shards in this process."""
 
     branch: int = 0
@@ -215,7 +181,7 @@ def rebuilt_s(merges: Iterable[MergeStats]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageStats(_Data):
+class StageStats:
     """A stage of this process that runs ahead in threads (``to_device``, ``prefetch``); ``node``: its node's number."""
 
     name: str
@@ -226,7 +192,7 @@ class StageStats(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event(_Data):
+class Event:
     """Something that happened, for logs and timelines."""
 
     at: float  # time.time()
@@ -241,7 +207,7 @@ class Event(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment(_Data):
+class Moment:
     """A point of the timeline: both count from the iterator's begin to ``at_s``, which does too."""
 
     at_s: float
@@ -250,28 +216,7 @@ class Moment(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(_Data):
-    """What so many workers would deliver; ``wait_share``: how much of its time the loop would then wait."""
-
-    workers: int
-    items_per_s: float
-    wait_share: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice(_Data):
-    """Who is the slowest, in one sentence, and what to change."""
-
-    sentence: str
-    bottleneck: Bottleneck
-    node: int | None = None  # its number, where it is one
-    change: str = ""  # what to do, in words; empty where nothing need be done
-    keeps_up: int | None = None  # with how many workers the loop would hardly wait; None: not known, or with no number
-    predictions: tuple[Prediction, ...] = ()  # for 1, 2, 4 ... workers, and those there are
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostStats(_Data):
+class CostStats:
     """One part of what samples cost: what each rank has had of it, in the units of ``Balance(cost)``."""
 
     name: str
@@ -279,7 +224,7 @@ class CostStats(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BalanceStats(_Data):
+class BalanceStats:
     """What ``DataLoader(balance=...)`` has planned in this epoch since ``iter()``: as far as batches were dealt.
 
     ``slowest_without`` and ``slowest`` are predictions from costs alone: what the slowest rank of each step has, over
@@ -294,10 +239,9 @@ class BalanceStats(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderStats(_Data):
+class LoaderStats:
     """One epoch of a loader: the live one's, or the last one's if it has ended. ``str()`` is for people."""
 
-    advice: Advice
     state: Literal["new", "running", "finished", "closed"]
     measured: bool  # True if nodes have figures
     epoch: int
@@ -330,19 +274,21 @@ class LoaderStats(_Data):
         """Those of ``processes`` that make items for this one: workers, threads among them."""
         return [process for process in self.processes if process.kind in ("worker", "thread")]
 
+    # What the ring ``observe`` says of the figures.
+
+    @cached_property
+    def advice(self) -> Any:
+        """Who is the slowest, in one sentence, and what to change: :class:`~torchpipe.observe.Advice`."""
+        return from_ring("torchpipe.observe.advice:advise")(self)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The figures, and the advice."""
+        return from_ring("torchpipe.observe.plain_data:stats_to_json")(self, indent)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, text: str) -> LoaderStats:
+        """What :meth:`to_json` gave. Raises: TypeError or KeyError if it is something else."""
+        return from_ring("torchpipe.observe.plain_data:stats_from_json")(text)  # type: ignore[no-any-return]
+
     def __str__(self) -> str:
-        return as_text(self)
-
-
-def _read(kind: Any, value: Any) -> Any:
-    """``value``, out of JSON, as a ``kind``."""
-    origin = get_origin(kind)
-    if origin in (Union, UnionType):
-        return None if value is None else _read(next(item for item in get_args(kind) if item is not type(None)), value)
-    if origin is tuple:
-        return tuple(_read(get_args(kind)[0], item) for item in value)
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        names = {item.name for item in fields(kind)}
-        return kind(**{name: _read(hints[name], item) for name, item in value.items() if name in names})  # type: ignore[operator]
-    return value
+        return from_ring("torchpipe.observe.text:as_text")(self)  # type: ignore[no-any-return]

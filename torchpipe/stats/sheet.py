@@ -6,12 +6,11 @@ come between two writes, and then be wrong by the last step.
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
 import time
 from collections.abc import MutableSequence
 from typing import Literal, TypeAlias, get_args
+
+from torchpipe.machine.memory import private_bytes, resident_bytes
 
 __all__ = [
     "AWAITING_CREDIT",
@@ -23,8 +22,6 @@ __all__ = [
     "Doing",
     "TimeSheet",
     "Times",
-    "private_bytes",
-    "resident_bytes",
 ]
 
 Doing: TypeAlias = Literal["starting", "making", "sending", "awaiting credit", "awaiting input", "idle", "ended"]
@@ -144,22 +141,3 @@ class TimeSheet:
         times.memory_bytes, times.private_bytes = cells[_MEMORY], cells[_PRIVATE]
         times.private_at_first_bytes = cells[_PRIVATE_AT_FIRST]
         return times
-
-
-def private_bytes() -> int:
-    """What of this process is in memory and in no other process's; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/smaps_rollup", "rb") as file:
-            return sum(int(line.split()[1]) << 10 for line in file if line.startswith(b"Private_"))
-    except OSError:
-        return 0
-
-
-def resident_bytes() -> int:
-    """What of this process is in memory now; where the system does not tell, what was at most."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024

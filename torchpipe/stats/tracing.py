@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from torchpipe.stats.node_sheet import ERRORS, SKIPPED, NodeSheet
-from torchpipe.stats.sizes import NEVER, Sizing
+from torchpipe.stats.sizing import NEVER, Sizing
 
 __all__ = ["UNTIMED", "ThreadTracing", "Tracing", "measures_by_default"]
 

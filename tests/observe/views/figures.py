@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from torchpipe.stats import (
-    Advice,
     ConsumerStats,
     Event,
     FeedStats,
     LoaderStats,
     Moment,
     NodeStats,
-    Prediction,
     ProcessStats,
     QueueStats,
     StageStats,
@@ -19,17 +17,6 @@ from torchpipe.stats import (
 HOSTILE = 'Mapper(<lambda> & "quoted" </text></script>\x00\x1b[31m)'
 
 BUSY = LoaderStats(
-    advice=Advice(
-        sentence="You waited 75 % of the time. The slowest step is `decode`, busy in 2 of 2 workers.",
-        bottleneck="node",
-        node=3,
-        change="Use num_workers=4.",
-        keeps_up=4,
-        predictions=tuple(
-            Prediction(workers=n, items_per_s=53.0 * min(n, 4), wait_share=max(0.0, 0.88 - 0.22 * min(n, 4)))
-            for n in (1, 2, 4, 8)
-        ),
-    ),
     state="running",
     measured=True,
     epoch=1,

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from reading_services import DistributedReadingService, SequentialReadingService
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
+from torchpipe.observe.plain_data import stats_to_dict
 
 def bad_at_5(number):
     if number == 5:
@@ -34,13 +35,13 @@ if name == "sequential":
 graph = IterableWrapper(range(41)).sharding_filter().map(bad_at_5).on_error("skip")
 told = []
 with DataLoader2(graph, reading_service=service, measure=True) as loader:
-    told.append(loader.stats().to_dict())
+    told.append(stats_to_dict(loader.stats()))
     with loader.watch(every_s=0.05) as watch:
         for epoch in range(2):
             print(len(list(loader)))
-            told.append(loader.stats().to_dict())
+            told.append(stats_to_dict(loader.stats()))
     loader.report(folder / f"{name}-{rank}.html")
-told.append(loader.stats().to_dict())
+told.append(stats_to_dict(loader.stats()))
 (folder / f"{name}-{rank}.json").write_text(json.dumps(told))
 dist.destroy_process_group()
 """

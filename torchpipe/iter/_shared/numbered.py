@@ -17,12 +17,12 @@ from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.reading import FileReader
+from torchpipe.machine.sizes import bytes_of
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, has_assumption, node_name, reads_shared, traits_of, walk
 from torchpipe.node.users_code import runs_users_code
 from torchpipe.state import Cursor, encode
-from torchpipe.stats.sizes import bytes_of
 
 __all__ = ["NUMBERS", "Numbered", "may_be_numbered"]
 

@@ -32,8 +32,8 @@ from torchpipe.iter import (
     WebDatasetReader,
 )
 from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.machine.sizes import format_bytes
 from torchpipe.map import TokenFile
-from torchpipe.stats.text import format_bytes
 from torchpipe.writing.manifest import Manifest, Shard
 from torchpipe.writing.names import ShardNames
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import torch
 
-from torchpipe.stats.budget import visible_cores
-from torchpipe.stats.limits import Limits
-from torchpipe.stats.text import format_bytes
+from torchpipe.machine.budget import visible_cores
+from torchpipe.machine.limits import Limits
+from torchpipe.machine.sizes import format_bytes
 
 __all__ = ["Finding", "examine"]
 

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import Any, NoReturn
 
 from torchpipe.observe.cli.output import accept_all_characters, reader_is_gone, stdout_to_stderr, tell
-from torchpipe.stats.text import plain
+from torchpipe.observe.text import plain
 
 __all__ = ["main"]
 
@@ -246,9 +246,9 @@ def _version() -> str:
 
 
 def _check(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.machine.sizes import format_bytes
     from torchpipe.observe.cli.check import check_files
     from torchpipe.observe.views.screen import Terminal, screen_here
-    from torchpipe.stats.text import format_bytes
 
     screen = screen_here()
 
@@ -267,12 +267,13 @@ def _check(options: argparse.Namespace) -> tuple[int, Any]:
 
 def _explain(options: argparse.Namespace) -> tuple[int, Any]:
     from torchpipe.observe.cli.targets import loader_of
+    from torchpipe.observe.plain_data import stats_to_dict
 
     loader = loader_of(options.target, options.workers)
     try:
         if not options.json:
             return 0, loader.explain(options.format)
-        stats = loader.stats().to_dict()
+        stats = stats_to_dict(loader.stats())
         return 0, {name: stats[name] for name in ("workers", "shards", "method", "total", "nodes")}
     finally:
         loader.shutdown()
@@ -282,6 +283,7 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
     from itertools import islice
 
     from torchpipe.observe.cli.targets import loader_of
+    from torchpipe.observe.plain_data import stats_to_dict
 
     if options.report is not None:  # before it takes its time
         from torchpipe.observe.views.report import check_target
@@ -300,14 +302,14 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
             stats = loader.stats()
         if options.report is not None:
             loader.report(options.report, title=options.target)
-        return code, stats.to_dict() if options.json else str(stats)
+        return code, stats_to_dict(stats) if options.json else str(stats)
     finally:
         loader.shutdown()
 
 
 def _profile(options: argparse.Namespace) -> tuple[int, Any]:
-    from torchpipe.loader.profiling import profile
     from torchpipe.observe.cli.targets import loader_of
+    from torchpipe.observe.profiling import profile
 
     found = profile(loader_of(options.target), seconds=options.seconds)
     return 0, found.to_dict() if options.json else str(found)
@@ -315,7 +317,9 @@ def _profile(options: argparse.Namespace) -> tuple[int, Any]:
 
 def _audit(options: argparse.Namespace) -> tuple[int, Any]:
     from torchpipe.observe.views.report import check_target
-    from torchpipe.testing.audit import audit
+    from torchpipe.rings import from_ring
+
+    audit = from_ring("torchpipe.testing.audit:audit")
 
     page = None if options.html is None else check_target(options.html)  # before it takes its time
     found = audit(

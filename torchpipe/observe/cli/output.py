@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torchpipe.stats.text import plain
+from torchpipe.observe.text import plain
 
 __all__ = ["accept_all_characters", "reader_is_gone", "stdout_to_stderr", "tell"]
 

@@ -17,9 +17,9 @@ import torch
 
 from torchpipe.errors import StateError
 from torchpipe.execution.ranks import acting_as
-from torchpipe.loader.steps import Rows, last_of
 from torchpipe.observe.cli.states import State, read_states
 from torchpipe.observe.cli.targets import loader_of
+from torchpipe.observe.steps.rows import Rows, last_of
 from torchpipe.state import merge
 
 __all__ = ["batch", "rows"]

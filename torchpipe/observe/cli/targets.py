@@ -14,8 +14,8 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.traits import is_node
 from torchpipe.node.validate import check_count
+from torchpipe.observe.making import Maker
 from torchpipe.state import decode
-from torchpipe.testing.audit.loaders import Maker
 
 __all__ = ["loader_of", "refusal"]
 

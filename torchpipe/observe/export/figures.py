@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchpipe.observe.source import NewEvents, Source
+from torchpipe.observe.text import spent_s
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.text import spent_s
 
 __all__ = ["Measurement", "Measurements"]
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from torchpipe.compat.packages import needs
 from torchpipe.observe.source import NewEvents, Source
+from torchpipe.observe.text import own_shares
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.text import own_shares
 
 __all__ = ["TensorBoardExporter"]
 

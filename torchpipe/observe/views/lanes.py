@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from torchpipe.observe.source import NewEvents
+from torchpipe.observe.source import NewEvents, check_seconds
+from torchpipe.observe.text import spent_s
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.text import spent_s
 
 if TYPE_CHECKING:
-    from torchpipe.observe.views.viewable import Viewable
+    from torchpipe.loader.looks import Looks
 
 __all__ = ["Trace"]
 
@@ -32,7 +32,8 @@ _COLOURS = {"making": "good", "sending": "vsync_highlight_color", "waits for inp
 class Trace:
     """Writes until :meth:`close`, or the end of the ``with`` block; without that, until the process ends."""
 
-    def __init__(self, loader: Viewable, path: str | os.PathLike[str], every_s: float) -> None:
+    def __init__(self, loader: Looks, path: str | os.PathLike[str], every_s: float) -> None:
+        check_seconds(every_s)
         self.path = Path(path)
         if not self.path.parent.is_dir():
             raise FileNotFoundError(
@@ -44,7 +45,7 @@ class Trace:
             f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{self._base_ns},"traceEvents":[\n'
             + json.dumps(_name(os.getpid(), "process_name", "python"))
         )
-        self._loader: Viewable | None = loader
+        self._loader: Looks | None = loader
         self._every_s = every_s
         self._before: dict[str, dict[str, float]] = {}  # of each lane, what it had spent
         self._open: dict[str, dict[str, Any]] = {}  # of each lane, the slice that goes on

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from torchpipe.observe.text import format_count, format_seconds, node_rows, plain, process_rows
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.text import format_count, format_seconds, node_rows, plain, process_rows
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from torchpipe.observe.text import format_count, format_seconds, node_rows, own_shares, process_rows
 from torchpipe.observe.views.svg import graph_svg
 from torchpipe.observe.views.theme import CSS, escape
 from torchpipe.observe.views.timeline import timeline_svg
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.text import format_count, format_seconds, node_rows, own_shares, process_rows
 
 __all__ = ["check_target", "report_html", "write_report"]
 

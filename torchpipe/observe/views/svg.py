@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchpipe.observe.views.layout import Group, groups_of
+from torchpipe.observe.text import format_count, format_seconds, own_shares, spent_s
+from torchpipe.observe.views.layout import Group, graph_mermaid, graph_text, groups_of
 from torchpipe.observe.views.theme import CSS, escape, shortened
 from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
-from torchpipe.stats.text import format_count, format_seconds, own_shares, spent_s
 
-__all__ = ["graph_svg", "process_bar"]
+__all__ = ["graph_as", "graph_svg", "process_bar"]
 
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y = 236, 46, 18, 26
 _PAD, _TITLE_H, _LINE_H = 14, 26, 20
@@ -27,6 +27,14 @@ class _Spot:
     @property
     def middle(self) -> float:
         return self.x + _BOX_W / 2
+
+
+def graph_as(stats: LoaderStats, format: str) -> str:
+    """The graph as ``"text"``, ``"svg"`` or ``"mermaid"``. Raises: ValueError for another format."""
+    ways = {"text": graph_text, "svg": graph_svg, "mermaid": graph_mermaid}
+    if format not in ways:
+        raise ValueError(f'format must be "text", "svg" or "mermaid", got {format!r}')
+    return ways[format](stats)
 
 
 def graph_svg(stats: LoaderStats) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from torchpipe.observe.text import format_count
 from torchpipe.observe.views.theme import CSS, escape
 from torchpipe.stats import LoaderStats, Moment
-from torchpipe.stats.text import format_count
 
 __all__ = ["timeline_svg"]
 

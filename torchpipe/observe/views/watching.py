@@ -14,12 +14,12 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from torchpipe.observe.source import Source
+from torchpipe.observe.source import Source, check_seconds
 from torchpipe.observe.views.live import Pace, drawn, page, progress_line
 from torchpipe.observe.views.screen import Lines, Notebook, Screen, screen_here
 
 if TYPE_CHECKING:
-    from torchpipe.observe.views.viewable import Viewable
+    from torchpipe.loader.looks import Looks
 
 __all__ = ["Watch", "begin_watch", "watch_while_it_runs"]
 
@@ -31,7 +31,7 @@ class Watch:
     last is what they came to, also where both have been dropped by then.
     """
 
-    def __init__(self, loader: Viewable, every_s: float, *, until_idle: bool = False, iterator: Any = None) -> None:
+    def __init__(self, loader: Looks, every_s: float, *, until_idle: bool = False, iterator: Any = None) -> None:
         self.every_s = every_s
         self._weak = weakref.ref(loader)
         self._iterator: Callable[[], Any] | None = None
@@ -43,7 +43,7 @@ class Watch:
         self._measured: bool | None = None  # what the loader said before
         self.lines: list[str] = []
 
-    def follow(self, loader: Viewable, iterator: Any) -> None:
+    def follow(self, loader: Looks, iterator: Any) -> None:
         """From now on, watch another epoch of the loader."""
         if hasattr(iterator, "figures_handle"):
             self._iterator, self._figures = weakref.ref(iterator), iterator.figures_handle
@@ -51,7 +51,7 @@ class Watch:
             self._figures = loader
 
     @property
-    def loader(self) -> Viewable | None:
+    def loader(self) -> Looks | None:
         return self._weak()
 
     def measure(self) -> None:
@@ -218,8 +218,12 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def begin_watch(loader: Viewable, every_s: float) -> Watch:
-    """Watch ``loader`` from now on. Raises: RuntimeError in a worker process, or if it is watched already."""
+def begin_watch(loader: Looks, every_s: float) -> Watch:
+    """Watch ``loader`` from now on.
+
+    Raises: RuntimeError in a worker process, or if it is watched already; ValueError, TypeError for ``every_s``.
+    """
+    check_seconds(every_s)
     if _in_worker():
         raise RuntimeError(
             "watch() was called in a worker process, whose terminal is that of the main process: watch the loader that "

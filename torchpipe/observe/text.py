@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torchpipe.stats.model import BalanceStats, LoaderStats, ProcessStats
+from torchpipe.machine.sizes import format_bytes
+from torchpipe.stats.model import BalanceStats, LoaderStats, ProcessStats
 
 __all__ = [
     "as_text",
-    "format_bytes",
     "format_count",
     "format_seconds",
     "format_table",
@@ -181,11 +179,3 @@ def format_count(value: float) -> str:
         if value >= 10 * factor or (factor == 1e6 and value >= factor):
             return f"{value / factor:.3g}{unit}"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
-
-
-def format_bytes(value: float) -> str:
-    """With three digits, in powers of 1000."""
-    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.0f} B"

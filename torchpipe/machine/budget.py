@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from torchpipe.stats.limits import Limits
+from torchpipe.machine.limits import Limits
 
 __all__ = ["Budget", "available_cores", "budget_of", "machine_busy_s", "visible_cores"]
 

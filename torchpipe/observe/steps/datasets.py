@@ -5,33 +5,36 @@ Runs in the user's process. Samplers are copied, and draw from copies of the pro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchpipe.compat.torch_private import gives_batches
 from torchpipe.data.batches import LocalFailure
 from torchpipe.data.fetch import Fetch, make_worker_info, set_worker_info
+from torchpipe.data.loader import DataLoader
 from torchpipe.data.order.samplers import Samplers
 from torchpipe.data.order.sampling import Order, OrderState, begin_order
 from torchpipe.data.position import Position
 from torchpipe.data.ranks.batches import order_at
 from torchpipe.errors import StateError
 from torchpipe.loader.epochs import Fresh
-from torchpipe.loader.steps import AskedSteps, Rows, row_of, wanted_steps
+from torchpipe.loader.looks import AskedSteps
 from torchpipe.node.iterator import is_stateful
+from torchpipe.observe.steps.rows import Rows, row_of, wanted_steps
 from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, RandomStates
 from torchpipe.state.copying import beside_the_loop
-
-if TYPE_CHECKING:
-    from torchpipe.data.loader import DataLoader
 
 __all__ = ["item_at", "rows_of"]
 
 
-def rows_of(loader: DataLoader[Any], position: Position, steps: AskedSteps, epoch: int | None) -> Rows:
+def rows_of(
+    loader: DataLoader[Any], position: Position, steps: AskedSteps, keep: Sequence[str], epoch: int | None
+) -> Rows:
     """The indices of the samples of ``steps``."""
+    if keep:
+        raise ValueError(f"keep={keep}: the rows of a DataLoader are indices of its dataset, which is not read")
     wanted = wanted_steps(steps)
     random = GlobalRandom.at(RandomStates.now())
     first = 0 if wanted is None else wanted[0] if len(wanted) else 0
@@ -47,6 +50,11 @@ def rows_of(loader: DataLoader[Any], position: Position, steps: AskedSteps, epoc
 
 def item_at(loader: DataLoader[Any], position: Position, step: int, epoch: int | None) -> Any:
     """The batch of ``step``. Raises: IndexError if the epoch has none; what making it raises."""
+    if loader._must_make:
+        raise TypeError(
+            "a batch of an iterable dataset, of one with a state_dict, or under worker_seeding='torch' depends on "
+            "those before it: load a state from before it, loader.skip() to it, and take the next batch"
+        )
     random = GlobalRandom.at(RandomStates.now())
     order = random.within(partial(_order, loader, position, epoch, step))
     order.makes_lists = loader.fetch == "samples"
@@ -126,8 +134,7 @@ def _order(loader: DataLoader[Any], position: Position, epoch: int | None, first
     coming = loader._epochs.coming
     if isinstance(coming, Fresh) and not coming.announced:
         samplers.tell_epochs([coming.epoch if known is not None else None for known in samplers.given_epochs()])
-    base_seed = loader._base_seed if samplers.keeps_seed else None
-    return begin_order(samplers, base_seed=base_seed, loaded=loader._sampler_loaded, last=loader._sampler_end)
+    return loader._coming_order(samplers)
 
 
 def _begun_again(loader: DataLoader[Any], samplers: Samplers, order: OrderState) -> Order:

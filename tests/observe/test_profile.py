@@ -13,8 +13,8 @@ import torch
 
 from torchpipe import DataLoader2, IterDataPipe, profile
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader.profiling import _AsWorkersDo
-from torchpipe.stats import Profile
+from torchpipe.observe.profiles import Profile
+from torchpipe.observe.profiling import _AsWorkersDo
 
 SLOW_S = 0.03
 SECONDS = 0.3

@@ -17,7 +17,7 @@ from tests.exact import exact
 from tests.tries import tries
 from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader.steps import StepRows
+from torchpipe.observe.steps.rows import StepRows
 
 made: list[Any] = []  # of this process
 

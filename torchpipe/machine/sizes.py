@@ -1,4 +1,4 @@
-"""How many bytes the items of a node have, of a sample of them. Runs wherever items are made, where nodes are measured.
+"""How many bytes an item has. Runs wherever items are made, where nodes are measured.
 
 Known are tensors, arrays, bytes, text, tables of pyarrow and open files that have a length, also within lists, tuples
 and dicts, where numbers count nothing. What holds anything else (images of other libraries, objects of the user's) has
@@ -12,60 +12,20 @@ import os
 import stat
 from collections.abc import Collection
 from itertools import islice
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import torch
 
 from torchpipe.compat.torch_datapipes import StreamWrapper
-from torchpipe.stats.node_sheet import BYTES, SIZED, NodeSheet
 
-__all__ = ["NEVER", "Sizing", "bytes_of"]
+__all__ = ["bytes_of", "format_bytes"]
 
-NEVER = 1 << 62
-_SHARE = 1000  # a look may take so small a part of the time that items take
-_MOST_STEP = 1024  # items between two looks
-_EACH = 32  # items at first are all looked at: short epochs are known exactly
-_MOST_IN_VAIN = 16  # looks, all of them
 _DEEPEST = 6
 _MOST_PARTS = 8  # of a container that are looked at, and speak for the others
 _MOST_VALUES = 64  # of a dict, which are of many kinds
 _MOST_TEXT = 4096  # characters likewise
 _TABLES = (("pyarrow", "Table"), ("pyarrow", "RecordBatch"))
-
-
-class Sizing:
-    """Looks at an item of a node now and then, and notes its size for those since the last look."""
-
-    def __init__(self, sheet: NodeSheet, node: int) -> None:
-        self._sheet = sheet
-        self._node = node
-        self._step = 1
-        self._in_vain = self._looks = 0
-        self._looked_ns = perf_counter_ns()
-
-    def look(self, item: Any) -> int:
-        """Note the size of ``item``, if it has one: how many items further on the next one is to be shown."""
-        began, step = perf_counter_ns(), self._step
-        size = bytes_of(item)
-        if size is not None:
-            self._sheet.count(self._node, BYTES, size * step)
-            self._sheet.count(self._node, SIZED, step)
-        if not size:
-            self._in_vain += 1
-            if self._in_vain == _MOST_IN_VAIN:
-                return NEVER
-        elif self._in_vain:
-            self._in_vain = -NEVER  # there are some that have one
-        now = perf_counter_ns()
-        item_ns, self._looked_ns = (began - self._looked_ns) // step, now
-        self._looks += 1
-        if self._looks < _EACH:
-            return 1
-        # By what items have taken until now, and not by what this one is: large ones are not preferred
-        self._step = max(1, min(_MOST_STEP, 2 * step, _SHARE * (now - began) // (item_ns + 1)))
-        return self._step
 
 
 def bytes_of(item: Any, depth: int = 0) -> int | None:
@@ -130,3 +90,11 @@ def _of_file(file: Any) -> int | None:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
     except (AttributeError, OSError, ValueError):  # it has none, or is closed
         return None
+
+
+def format_bytes(value: float) -> str:
+    """With three digits, in powers of 1000."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f} B"

@@ -21,13 +21,13 @@ from torchpipe.graph.rows import Row, rows_of
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.adapting import streamed, way_out
 from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.machine.budget import available_cores
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.observe.outlook import Outlook
-from torchpipe.stats.budget import available_cores
+from torchpipe.observe.profiles import NodeProfile, Profile, Rate
 from torchpipe.stats.model import LoaderStats
-from torchpipe.stats.profile import NodeProfile, Profile, Rate
 
 __all__ = ["profile"]
 

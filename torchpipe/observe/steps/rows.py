@@ -6,20 +6,18 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 
 from torchpipe.compat.torch_datapipes import DataChunk
+from torchpipe.loader.looks import AskedSteps
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.plain import plain
 from torchpipe.node.validate import check_count
 
-__all__ = ["AskedSteps", "Rows", "StepRows", "last_of", "row_of", "rows_in", "wanted_steps"]
-
-AskedSteps: TypeAlias = int | Iterable[int] | None
-"""One step, several, or all of the epoch. Steps count from 0 at the beginning of the epoch."""
+__all__ = ["Rows", "StepRows", "last_of", "row_of", "rows_in", "wanted_steps"]
 
 _IDS = ("id", "index", "key", "__key__", "__url__", "path", "url", "file", "offset")
 

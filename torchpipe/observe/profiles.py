@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchpipe.stats.model import Prediction, Section, _Data
-from torchpipe.stats.text import format_count, format_table
+from torchpipe.observe.outlook import Prediction
+from torchpipe.observe.plain_data import PlainData
+from torchpipe.observe.text import format_count, format_table
+from torchpipe.stats.model import Section
 
 __all__ = ["NodeProfile", "Profile", "Rate"]
 
@@ -23,7 +25,7 @@ class Rate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeProfile(_Data):
+class NodeProfile(PlainData):
     """One node. ``share``: its part of the time that an item of the graph takes, 0 to 1, in a run of all."""
 
     number: int  # as explain() has it
@@ -39,7 +41,7 @@ class NodeProfile(_Data):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile(_Data):
+class Profile(PlainData):
     """What :func:`torchpipe.profile` found. ``str()`` begins with the sentence."""
 
     sentence: str

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchpipe.execution.node_figures import Made
 from torchpipe.stats.model import Event, NodeStats, ProcessStats, QueueStats, Section
-from torchpipe.stats.nodes import Made
 
 __all__ = ["EventLog", "ServiceFigures", "ServiceStats"]
 

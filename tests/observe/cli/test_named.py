@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchpipe.named import object_named
+from torchpipe.observe.named import object_named
 
 
 @pytest.fixture(autouse=True)

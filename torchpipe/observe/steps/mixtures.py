@@ -8,10 +8,11 @@ from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import EpochStart
+from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.iter import Mixer
-from torchpipe.loader.run import Run
 from torchpipe.loader.state import LoaderState
-from torchpipe.node.traits import traits_of, walk
+from torchpipe.node.fingerprint import describe_graph
+from torchpipe.node.traits import DataPipe, traits_of, walk
 from torchpipe.state.summary import states_in_shards
 
 __all__ = ["Mixture", "SourceCount", "mixtures_of"]
@@ -39,9 +40,9 @@ class Mixture:
     next_change: int
 
 
-def mixtures_of(run: Run, position: LoaderState) -> list[Mixture]:
+def mixtures_of(graph: DataPipe, service: ReadingServiceInterface, position: LoaderState) -> list[Mixture]:
     """Of each ``mix`` of the graph. Raises: StateError."""
-    numbered = [node for node in walk(run.graph) if traits_of(node).alters_stream]
+    numbered = [node for node in walk(graph) if traits_of(node).alters_stream]
     mixers = [(number, node) for number, node in enumerate(numbered) if isinstance(node, Mixer)]
     if not mixers:
         return []
@@ -49,7 +50,7 @@ def mixtures_of(run: Run, position: LoaderState) -> list[Mixture]:
     if position.position is not None:
         identity: dict[str, Any] = position.identity
         start = EpochStart(**identity, delivered=position.delivered, state=position.position)
-        states = states_in_shards(run.service.exact_position(start, may_replay=True), run.graph_text)
+        states = states_in_shards(service.exact_position(start, may_replay=True), describe_graph(graph))
         if position.delivered and not all(number in states for number, _ in mixers):
             raise StateError(
                 "where mix() stands cannot be told here: branches of one pass meet in the graph, or a part of it has "

@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from tests.data.datasets import LENGTH, Augmented, Lines, Numbers, StatefulNumbers
+from tests.data.test_balance import alone, rows_of  # noqa: F401
+from tests.data.test_balance import loader as balanced
+from tests.data.test_fetch_samples import AnyBatches
 from tests.data.test_L2_exact_resume import NAMES, seeded_loader
 from tests.exact import exact
 from torchpipe import DataLoader
 from torchpipe.errors import StateError
+from torchpipe.stats import LoaderStats
 
 SAMPLED = [name for name in NAMES if name not in ("iterable", "rollover, stateful")]
 
@@ -142,3 +146,33 @@ def test_steps_before_a_state_are_refused_where_the_sampler_gives_other_batches_
     for look in (lambda: list(changed.rows(asked)), lambda: changed.item_at(asked[0])):
         with pytest.raises(StateError, match="does not give the batches again"):
             look()
+
+
+@pytest.mark.usefixtures("alone")
+def test_of_a_balanced_loader_as_the_loop_has_them() -> None:
+    whole = balanced()
+    rows = [row.rows for row in whole.rows()]
+    assert rows == rows_of(whole)
+    assert [row.rows for row in whole.rows(range(7, 9))] == rows[7:9]
+    stream = iter(whole)
+    next(stream)
+    assert whole.skip(4) == 4
+    assert [batch.tolist() for batch in stream] == rows[5:]
+    assert [row.rows for row in whole.rows(range(2, 5), epoch=0)] == rows[2:5]
+    assert whole.item_at(7, epoch=0).tolist() == rows[7]
+    assert "slowest rank over the mean, by costs, in" in str(whole.stats())
+    assert LoaderStats.from_json(whole.stats().to_json()) == whole.stats()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_whose_samples_were_dealt_one_by_one(workers: int) -> None:
+    with DataLoader(Numbers(40), 6, fetch="samples", num_workers=workers) as loader:
+        batches = [exact(batch) for batch in loader]
+        loader.set_epoch(0)
+        assert exact(loader.item_at(4)) == batches[4]
+
+
+@pytest.mark.parametrize("make", [iter, set, dict.fromkeys, lambda of: map(int, of)])
+def test_batches_of_indices_that_are_any_iterable(make: Any) -> None:
+    loader = DataLoader(Numbers(40), batch_sampler=AnyBatches(make), fetch="samples", collate_fn=list)
+    assert loader.item_at(3) == list(loader)[3]
