@@ -95,7 +95,6 @@ def _moved(cursor: Cursor, graph: str, growth: _Growth, allow_pickle: bool) -> C
             f"take: of a shard, {cursor.skip} items since its last snapshot would be made again. Load the state into "
             "the graph that saved it, take an item, and save state_dict(exact=True); load that into this one"
         )
-    cursor = replace(cursor, course=None)  # nothing is made again that might be compared
     if cursor.snapshot is None:
         return cursor
     snapshot = decode(cursor.snapshot, allow_pickle=allow_pickle)
@@ -122,7 +121,6 @@ def _renumber(snapshot: dict[str, Any], growth: _Growth) -> None:
     ]
     if "before" in snapshot:
         snapshot["before"] = {growth.number(number): value for number, value in snapshot["before"].items()}
-    snapshot.pop("course", None)
 
 
 def _pad(state: dict[str, Any], inputs: int) -> None:
