@@ -225,7 +225,7 @@ class ShardedReadingService(ReadingServiceInterface):
             except StateError as error:
                 raise no_exact(shard, cursor.count, str(error)) from error
             if snapshot is not None:
-                made[shard] = Cursor(snapshot, 0, cursor.count, cursor.course)
+                made[shard] = Cursor(snapshot, 0, cursor.count)
         return made
 
     def _manages_random(self) -> bool:
