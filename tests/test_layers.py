@@ -32,6 +32,7 @@ LAYERS = (
     ("execution",),
     ("loader",),
     ("data",),
+    ("claims",),
     ("writing",),
     ("integrations", "torchdata"),
     ("testing",),
