@@ -507,6 +507,11 @@ def test_a_loaded_state_is_whole_before_claims_are_made() -> None:
             merge([loader.state_dict()])
 
 
+def test_a_loader_of_another_library_has_no_claims() -> None:
+    with pytest.raises(TypeError, match="of a DataLoader or a DataLoader2 of torchpipe, got <torch"):
+        Claims(torch.utils.data.DataLoader(list(range(9))))
+
+
 def test_one_iterator_is_one_epoch() -> None:
     with map_style(0) as loader:
         stream = iter(loader.claims(ahead=ITEMS))

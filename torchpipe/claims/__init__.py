@@ -5,16 +5,14 @@ generation, scoring), a resume from it would skip what was still open. A claim i
 whoever finishes first.
 
 It uses a loader's public calls, and the hooks of :class:`torchpipe.loader.driven.Driven`: ``driver``, ``_coming``, and
-``_position_now`` with ``_state_at``. The loader holds a :class:`ClaimsDriver`, which holds no loader; :class:`Claims`
-and a loop over them hold both; a :class:`Claim` holds its :class:`Window` alone, so that whoever keeps one keeps no
-loader and no worker alive.
+``_position_now`` with ``_state_at``. The loader holds its driver (``driver.py``), which holds no loader;
+:class:`Claims` and a loop over them hold both; a :class:`Claim` holds the window of open ones (``window.py``) alone:
+whoever keeps one keeps no loader and no worker alive.
 """
 
 from __future__ import annotations
 
 from torchpipe.claims.claims import Claims
-from torchpipe.claims.driver import ClaimsDriver
-from torchpipe.claims.saved import SavedClaims
-from torchpipe.claims.window import Claim, ClaimStats, Number, Window
+from torchpipe.claims.window import Claim, ClaimStats, Number
 
-__all__ = ["Claim", "ClaimStats", "Claims", "ClaimsDriver", "Number", "SavedClaims", "Window"]
+__all__ = ["Claim", "ClaimStats", "Claims", "Number"]

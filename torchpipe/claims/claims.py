@@ -130,11 +130,11 @@ class Claims(Generic[T]):
 
     def take(self, count: int | None = None) -> list[tuple[tuple[int, int], list[Any]]]:
         """Up to ``count`` kept results, the first ones that were done: ((epoch, ordinal), the results of its group)."""
-        results = self._window.results
-        if not self._window.keeps_results and not results:
-            raise RuntimeError("no results are kept: make the claims with keep_results=True")
         asked = None if count is None else check_count("count", count, at_least=0)
         with self._window.lock:
+            results = self._window.results
+            if not self._window.keeps_results and not results:
+                raise RuntimeError("no results are kept: make the claims with keep_results=True")
             return [results.popleft() for _ in range(len(results) if asked is None else min(len(results), asked))]
 
     def stats(self) -> ClaimStats:
@@ -154,8 +154,7 @@ class Claims(Generic[T]):
         """The loader's: its own, and the claims that are open, at any time. It loads into a loader by
         ``load_state_dict``, whose claims then give the open ones again.
         """
-        state: dict[str, Any] = self._loader.state_dict()
-        return state
+        return self._loader.state_dict()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Forget what is open, the item that a waiting ``next`` has at hand, and what a loaded state says is done
@@ -174,14 +173,10 @@ class EpochOfClaims(Iterator[Claim[T]], AsyncIterator[Claim[T]], Generic[T]):
     def __init__(self, driver: ClaimsDriver, loader: Any) -> None:
         self._driver, self._window, self._loader = driver, driver.window, loader
         self.stream: Any = None
-        self.epoch = self._first = 0
+        self.epoch = self.first = 0  # where the stream begins
         self.lock = threading.Lock()  # of the thread that pulls
         self.at_hand: tuple[Item, T] | None = None
         self.begun = self._over = False
-
-    def has(self, stream: Any) -> None:
-        """It begins ``stream``."""
-        self.stream, self.epoch, self._first = stream, stream.epoch, stream.delivered
 
     def __iter__(self) -> Self:
         return self
@@ -281,6 +276,6 @@ class EpochOfClaims(Iterator[Claim[T]], AsyncIterator[Claim[T]], Generic[T]):
                     window.unseen.add(expected)  # an interrupt has taken it on its way
             raise
         finally:
-            if self.stream is None or stream.delivered > self._first:
+            if self.stream is None or stream.delivered > self.first:
                 with window.lock:
                     driver.came(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,33 +67,31 @@ class ClaimsDriver:
             self.check_open()
             with self.window.lock:
                 if self.window.back:
-                    return self._put_to_work(loop)
+                    self._put_to_work(loop)
+                    return
+            coming = self._coming(loader)
+            self._check_nothing_is_lost(coming)
             self._beginner = threading.get_ident()
             try:
-                self._begin(loader, loop)
+                if coming.finished:
+                    loader.set_epoch(coming.first[0] + 1)
+                else:
+                    if coming.state is not None:
+                        loader.load_state_dict(coming.state, allow_pickle=self._allow_pickle)
+                    stream = iter(loader)
+                    position = loader._position_now()
             finally:
                 self._beginner = 0
-
-    def _begin(self, loader: Any, loop: EpochOfClaims[Any]) -> None:
-        coming = self._coming(loader)
-        self._check_nothing_is_lost(coming)
-        if coming.finished:
-            loader.set_epoch(coming.first[0] + 1)
-        else:
-            if coming.state is not None:
-                loader.load_state_dict(coming.state, allow_pickle=self._allow_pickle)
-            stream = iter(loader)
-            position = loader._position_now()
-        with self.window.lock:
-            self.check_open()
-            self._put_to_work(loop)
-            if coming.finished:
-                self.next = coming.first
-                return
-            if not coming.resumes:
-                self._finished_to, self._rests, self.loaded = None, {}, None
-            loop.has(stream)
-            self.remember(position)
+            with self.window.lock:
+                self.check_open()
+                self._put_to_work(loop)
+                if coming.finished:
+                    self.next = coming.first
+                else:
+                    if not coming.resumes:
+                        self.loaded, self._rests, self._finished_to = None, {}, None
+                    loop.stream, loop.epoch, loop.first = stream, stream.epoch, stream.delivered
+                    self.remember(position)
 
     def _put_to_work(self, loop: EpochOfClaims[Any]) -> None:
         """As the loader's own iterator, it ends when nobody holds it any more, and what it has at hand with it. Whoever
@@ -213,8 +212,7 @@ class ClaimsDriver:
 
     def would_lose(self, loader: Any) -> str:
         with self.window.lock:
-            loop, results = self._loop(), self.window.results
-            at_hand = loop is not None and loop.at_hand is not None
+            results, at_hand = self.window.results, getattr(self._loop(), "at_hand", None) is not None
             lost = range(len(self.window.open) + len(self.window.unseen) + at_hand)
             if lost:
                 return are_open(lost) + (" in the loaded state" if self.loaded else "")
@@ -237,18 +235,19 @@ class ClaimsDriver:
     def load(self, loader: Any, saved: SavedClaims | None) -> None:
         if self._beginner == threading.get_ident():
             return
-        position = None if saved is None else loader._position_now()
-        with self.window.lock:
+        position, window = None if saved is None else loader._position_now(), self.window
+        with window.lock:
             self._reset()
             if saved is not None:
-                self.window.load(saved)
+                window.unseen, window.results = set(saved.open), deque(saved.results)
+                window.version, window.reasons = saved.version, dict(saved.reasons)
+                window.counts |= saved.counts
                 self.loaded, self._allow_pickle = saved, saved.allow_pickle
                 own = saved.own if saved.first[1] else None  # at its start, an epoch begins by itself
-                rests = (saved.first, own), *saved.later
-                self._rests = {first[0]: _Coming(first, state, resumes=True) for first, state in rests}
+                self._rests = {at[0]: _Coming(at, state, True) for at, state in ((saved.first, own), *saved.later)}
                 self._finished_to = saved.following
                 self.remember(position)
-            self.window.wake()
+            window.wake()
 
     def state_dict(self, loader: Any, *, exact: bool) -> dict[str, Any] | None:
         window = self.window
@@ -264,9 +263,7 @@ class ClaimsDriver:
             if not (coming.left or coming.finished or coming.state is not None):
                 positions = [*positions, (coming.first, loader._position_now())]
             floor = self._finished_to if coming.resumes else None
-            found: list[
-                tuple[Item, dict[str, Any]]
-            ] = []  # for each epoch that a resume has to come to: the loader's state before its first open item
+            found: list[tuple[Item, dict[str, Any]]] = []  # (item, the loader's state before it) of each epoch
             for item, index in self._first_items(coming.first, floor, positions).items():
                 if index is not None:
                     found.append((positions[index][0], loader._state_at(positions[index][1])))
@@ -280,8 +277,8 @@ class ClaimsDriver:
                 open=sorted({*window.open, *window.unseen}),
                 later=later,
                 version=window.version,
-                counts=dict(window.counts),
-                reasons=dict(window.reasons),
+                counts=window.counts,
+                reasons=window.reasons,
                 results=list(window.results),
                 ranks=ranks_of_claims(loader),
             )

@@ -11,12 +11,17 @@ from torchpipe.data.order.samplers import parts_of, ranks_of_sampler
 from torchpipe.data.ranks.batches import RankedSampler
 from torchpipe.data.ranks.graph import ranks_of
 from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.loader.driven import Driven
 
 __all__ = ["check_loader", "makes_items", "ranks_of_claims"]
 
 
 def check_loader(loader: Any) -> None:
-    """Raises: ValueError for a loader whose items come in any order, and for one whose ranks wait for each other."""
+    """Raises: TypeError for another library's; ValueError for a loader whose items come in any order, and for one whose
+    ranks wait for each other.
+    """
+    if not isinstance(loader, Driven):
+        raise TypeError(f"claims are of a DataLoader or a DataLoader2 of torchpipe, got {loader!r:.200}")
     if not getattr(loader, "in_order", True):
         raise ValueError(
             "claims need in_order=True: with in_order=False items have no number that another run would give them"

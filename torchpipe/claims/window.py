@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from torchpipe.claims.saved import Item, SavedClaims
+from torchpipe.claims.saved import Item
 from torchpipe.node.announce import warn_user
 from torchpipe.node.validate import check_seconds
 from torchpipe.state.codec import encode
@@ -146,14 +146,6 @@ class Window(Generic[T]):
         self.counts = {"done": 0, "dropped": 0, "again": 0, "passed": 0}
         self.reasons: dict[str, int] = {}
 
-    def load(self, saved: SavedClaims) -> None:
-        """After :meth:`reset`: what a state says of claims."""
-        self.unseen = set(saved.open)
-        self.results = deque(saved.results)
-        self.version = saved.version
-        self.counts |= saved.counts
-        self.reasons = dict(saved.reasons)
-
     # -- giving, by whoever holds the lock -----------------------------------------------------------------------------
 
     def give(self, at_hand: tuple[Item, T] | None) -> Claim[T] | None:
@@ -223,7 +215,7 @@ class Window(Generic[T]):
         self._changed.notify_all()
         for loop, future in self._futures:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_finish, future)
+                loop.call_soon_threadsafe(future.cancel)  # for asyncio.wait, it is done then
 
     # -- finishing, by anybody: what these are for, Claims says --------------------------------------------------------
 
@@ -313,15 +305,10 @@ def _kept(result: Any) -> Any:
     return copy_item(result)
 
 
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 def _numbers(number: Any) -> tuple[Item, int | None, int]:
     """The item, and, if ``number`` tells them, its giving and version. Raises: TypeError."""
     try:
-        parts = [operator.index(part) for part in (number.number if isinstance(number, Claim) else number)]
+        parts = [*map(operator.index, number.number if isinstance(number, Claim) else number)]
     except TypeError:
         parts = []
     if len(parts) == 2:

@@ -39,6 +39,7 @@ class Driven:
 
     driver: Driver | None = None  # it stays when it has let go
     _epochs: Epochs[Any]
+    _read_state: Any  # (state, allow_pickle): raises what loading it would raise
 
     def _position_now(self) -> Any:
         """The position that a state describes, which has an ``epoch`` and the number of items ``delivered``."""
@@ -56,10 +57,6 @@ class Driven:
         if isinstance(coming, Fresh):
             return (coming.epoch, 0), self._epochs.left is not None
         return (coming.position.epoch, coming.position.delivered), False
-
-    def _read_state(self, state: Any, allow_pickle: bool) -> Any:
-        """Raises: what loading ``state`` would raise."""
-        raise NotImplementedError
 
     def claims(self, *args: Any, **kwargs: Any) -> Any:
         """The items as claims, for consumers that finish them out of order: a :class:`torchpipe.claims.Claims` of this
@@ -91,7 +88,7 @@ class Driven:
         if not isinstance(state, Mapping) or CLAIMS not in state:
             return state, None
         own = {name: value for name, value in state.items() if name != CLAIMS}
-        saved = from_ring("torchpipe.claims:SavedClaims").read(self, state[CLAIMS], own, allow_pickle)
+        saved = from_ring("torchpipe.claims.saved:SavedClaims").read(self, state[CLAIMS], own, allow_pickle)
         for _, later in saved.later:
             self._read_state(later, allow_pickle)  # raises now what it would raise once its epoch begins
         return own, saved
@@ -99,6 +96,6 @@ class Driven:
     def _load_driver(self, saved: Any) -> None:
         """The loader has taken up its own part of a state; this is the driver's."""
         if saved is not None and self.driver is None:
-            self.driver = from_ring("torchpipe.claims:ClaimsDriver")()
+            self.driver = from_ring("torchpipe.claims.driver:ClaimsDriver")()
         if self.driver is not None:
             self.driver.load(self, saved)
