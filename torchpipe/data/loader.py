@@ -35,17 +35,16 @@ from torchpipe.data.order.between_epochs import (
     restore,
 )
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
-from torchpipe.data.order.samplers import Samplers, load_into, parts_of, put_back, ranks_of_sampler
+from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.ranks.graph import ranks_of
 from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
-from torchpipe.loader.claimable import Claimable
+from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.looks import watched
 from torchpipe.loader.untraced import untraced
@@ -70,7 +69,7 @@ Seeding: TypeAlias = Literal["batch", "torch"]
 OnDeath: TypeAlias = Literal["restart", "raise"]
 
 
-class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
+class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     """torch's ``DataLoader``: same arguments, same order of samples; resumes exactly, and survives killed workers.
 
     All arguments up to ``in_order`` are torch's, and mean what they mean there. The sampler runs in this process and
@@ -336,7 +335,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     @holding_at_exit
     def _begin_epoch(self, *, makes: bool = True) -> DataLoaderIterator[T_co]:
         self._settle()
-        self._check_no_claims("iter(loader)")
+        self._leave_driver("iter(loader)")
         self._take_last_looks()
         epochs, before = self._epochs, None
         with suppress(Exception):  # of a state_dict() of the user's, who may not want a state at all
@@ -375,7 +374,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             return 0
         self._settle()
         if (live := self._live) is not None:
-            self._check_no_claims("skip()")
+            self._leave_driver("skip()")
             return live.skip(steps)
         iterator = self._begin_epoch(makes=self._must_make)
         passed = iterator.skip(steps)
@@ -479,9 +478,9 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         self._samplers.tell_what_is_lost()
-        claimed = self._state_of_claims(exact)
-        if claimed is not None:
-            return claimed
+        driven = self._driven_state(exact)
+        if driven is not None:
+            return driven
         live = self._live
         with nullcontext() if live is None else live.lock:
             position = self._position()
@@ -500,28 +499,9 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
 
-    def _coming_number(self) -> tuple[int, int]:
+    def _coming(self) -> tuple[tuple[int, int], bool]:
         self._hear_samplers()
-        coming = self._epochs.coming
-        return (coming.epoch, 0) if isinstance(coming, Fresh) else (coming.position.epoch, coming.position.delivered)
-
-    def _tell_opaque(self, payload: bytes) -> None:
-        self._opaque.tell(payload)
-
-    def _makes_items(self) -> bool:
-        return self.num_workers == 0
-
-    def _own_pace(self) -> str:
-        if self._ranked is not None and self._ranked.num_replicas > 1:
-            return "give a sampler instead of distributed=, DistributedSampler(dataset, ranks, rank)"
-        graph = self._is_iterable and isinstance(self._plain_dataset(), IterDataPipe)
-        if graph and ranks_of(self._plain_dataset())[1] > 1:
-            return "give the graph to DataLoader2 with OrdinalReadingService(seed, rank, ranks)"
-        return ""
-
-    def _ranks_of_claims(self) -> list[int]:
-        ranks, rank = ranks_of_sampler([self.dataset, *parts_of(self.sampler), *parts_of(self.batch_sampler)])
-        return [rank, ranks, self.batch_size or 0]
+        return super()._coming()
 
     def _position(self) -> Position:
         """Between two batches: another thread's ``next()`` is waited for, one of this thread's counts nothing yet."""
@@ -551,11 +531,11 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         keep_start(self)
-        state_dict, claimed = self._split_state(state_dict, allow_pickle)
+        state_dict, of_driver = self._split_state(state_dict, allow_pickle)
         position = self._read_state(state_dict, allow_pickle)
         self._epochs.beginning.check_outside()
         self._take_up(position)
-        self._load_claims(claimed if position is not None else None)
+        self._load_driver(of_driver if position is not None else None)
 
     def _take_up(self, position: Position | None) -> None:
         """Let the next ``iter()`` go on from ``position``, which fits; None: begin as if nothing had been loaded."""
@@ -607,7 +587,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs.beginning.check_outside()
         if (live := self._live) is not None:
             live.supersede()
-        self._interrupt_claims()
+        if self.driver is not None:
+            self.driver.interrupt()
         self._end_workers()
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
@@ -631,7 +612,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         Raises: TypeError for one that has been iterated.
         """
         self._settle()
-        if self._claims is not None and (open_ones := self._claims.would_lose()):
+        if self.driver is not None and (open_ones := self.driver.would_lose(self)):
             raise TypeError(
                 f"{open_ones}, and a copy of the loader would not have them: save and load its state instead"
             )
@@ -643,7 +624,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "_claims", "_windows")))
+        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "driver", "_windows")))
         return kept
 
     def __copy__(self) -> Self:
