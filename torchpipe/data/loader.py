@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -37,11 +37,10 @@ from torchpipe.data.order.between_epochs import (
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, parts_of, put_back, ranks_of_sampler
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
+from torchpipe.data.position import KEYS, Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.ranks.graph import ranks_of
-from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.data.walking import item_at, rows_of
 from torchpipe.device import DeviceOptions, resolve
@@ -56,6 +55,7 @@ from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.observe.views.viewable import watched
 from torchpipe.randomness.global_random import own_states_in_place
+from torchpipe.rings import from_ring
 from torchpipe.state import Cursor, as_text
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
@@ -489,8 +489,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             iterator.give_up()
             position = iterator.position()
             self._epochs.park(iterator, lambda: position, failed=failed)
-        self._sampler_end = last = iterator.last_position()
-        self._sampler_loaded = last is not None and "after" in last
+        self._sampler_end, self._sampler_loaded = iterator.last_position(), False
         self._lanes = iterator.lanes()
 
     # -- state ----------------------------------------------------------------------------------------------------
@@ -575,7 +574,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
 
-        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/data/stateful.py`` says which.
+        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/torchdata/stateful.py`` says which.
         An iterator that is at work becomes invalid, and says so. Runs no code from the state, unless ``allow_pickle``.
 
         Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are
@@ -613,22 +612,22 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     def _read_state(self, state: Any, allow_pickle: bool) -> Position | None:
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""
-        if is_stateful_loaders(state) and not self.distributed:
-            position = position_of(state, self)
-        elif state == {}:
+        if state == {}:
             return None
+        if isinstance(state, Mapping) and state.keys().isdisjoint(KEYS):
+            position: Position = from_ring("torchpipe.torchdata.stateful:position_of")(state, self)
         else:
             position = read(state, identity_of(self), allow_pickle=allow_pickle)
-            check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
-            if position.order is None:
-                check_between_epochs(self, position.between_epochs)
-            elif self._ranked is not None:
-                check_ranked(self._ranked, position.order)
-            else:
-                check_order(self._samplers, position.order, position.delivered)
-                check_seeding(self, position.batches)
-            if position.now is not None:
-                self._samplers.check_now(position.now)
+        check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
+        if position.order is None:
+            check_between_epochs(self, position.between_epochs)
+        elif self._ranked is not None:
+            check_ranked(self._ranked, position.order)
+        else:
+            check_order(self._samplers, position.order, position.delivered)
+            check_seeding(self, position.batches)
+        if position.now is not None:
+            self._samplers.check_now(position.now)
         return position
 
     @untraced
