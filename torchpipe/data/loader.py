@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -37,10 +37,9 @@ from torchpipe.data.order.between_epochs import (
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
+from torchpipe.data.position import KEYS, Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
@@ -54,6 +53,7 @@ from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
+from torchpipe.rings import from_ring
 from torchpipe.state import Cursor, as_text
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
@@ -456,8 +456,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             iterator.give_up()
             position = iterator.position()
             self._epochs.park(iterator, lambda: position, failed=failed)
-        self._sampler_end = last = iterator.last_position()
-        self._sampler_loaded = last is not None and "after" in last
+        self._sampler_end, self._sampler_loaded = iterator.last_position(), False
         self._lanes = iterator.lanes()
 
     # -- state ----------------------------------------------------------------------------------------------------
@@ -523,7 +522,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
 
-        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/data/stateful.py`` says which.
+        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/torchdata/stateful.py`` says which.
         An iterator that is at work becomes invalid, and says so. Runs no code from the state, unless ``allow_pickle``.
 
         Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are
@@ -561,22 +560,22 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     def _read_state(self, state: Any, allow_pickle: bool) -> Position | None:
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""
-        if is_stateful_loaders(state) and not self.distributed:
-            position = position_of(state, self)
-        elif state == {}:
+        if state == {}:
             return None
+        if isinstance(state, Mapping) and state.keys().isdisjoint(KEYS):
+            position: Position = from_ring("torchpipe.torchdata.stateful:position_of")(state, self)
         else:
             position = read(state, identity_of(self), allow_pickle=allow_pickle)
-            check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
-            if position.order is None:
-                check_between_epochs(self, position.between_epochs)
-            elif self._ranked is not None:
-                check_ranked(self._ranked, position.order)
-            else:
-                check_order(self._samplers, position.order, position.delivered)
-                check_seeding(self, position.batches)
-            if position.now is not None:
-                self._samplers.check_now(position.now)
+        check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
+        if position.order is None:
+            check_between_epochs(self, position.between_epochs)
+        elif self._ranked is not None:
+            check_ranked(self._ranked, position.order)
+        else:
+            check_order(self._samplers, position.order, position.delivered)
+            check_seeding(self, position.batches)
+        if position.now is not None:
+            self._samplers.check_now(position.now)
         return position
 
     @untraced
