@@ -12,7 +12,7 @@ from torchpipe.iter import Mixer
 from torchpipe.loader.run import Run
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.traits import traits_of, walk
-from torchpipe.state.summary import states_in_shards
+from torchpipe.state.by_node import found_in
 
 __all__ = ["Mixture", "SourceCount", "mixtures_of"]
 
@@ -49,7 +49,7 @@ def mixtures_of(run: Run, position: LoaderState) -> list[Mixture]:
     if position.position is not None:
         identity: dict[str, Any] = position.identity
         start = EpochStart(**identity, delivered=position.delivered, state=position.position)
-        states = states_in_shards(run.service.exact_position(start, may_replay=True), run.graph_text)
+        states = found_in(run.service.exact_position(start, may_replay=True), run.graph_text).states
         if position.delivered and not all(number in states for number, _ in mixers):
             raise StateError(
                 "where mix() stands cannot be told here: branches of one pass meet in the graph, or a part of it has "
