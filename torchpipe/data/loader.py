@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -44,6 +44,7 @@ from torchpipe.data.ranks.graph import ranks_of
 from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.data.walking import item_at, rows_of
+from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.loader.claimable import Claimable
@@ -60,9 +61,6 @@ from torchpipe.state import Cursor, as_text
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
-
-if TYPE_CHECKING:
-    from reading_services.ray import RayWorkers
 
 __all__ = ["DataLoader"]
 
@@ -138,7 +136,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
         worker_seeding: Seeding = "batch",
-        worker_method: Literal["multiprocessing", "thread", "ray"] | RayWorkers = "multiprocessing",
+        worker_method: Literal["multiprocessing", "thread", "ray"] | WorkerMethod = "multiprocessing",
         on_worker_death: OnDeath = "restart",
         last_batch: LastBatch | None = None,
         device: Any = None,
