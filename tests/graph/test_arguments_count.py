@@ -250,7 +250,7 @@ def test_every_node_is_known() -> None:
         assert not unknown - (OF_INPUTS_IN_MAP if module is torchpipe.map else set()), unknown
 
 
-@pytest.mark.parametrize(("cls", "name"), rows((torchpipe.iter, CLASSES), (torchpipe.map, MAP_CLASSES)))
+@pytest.mark.parametrize(("cls", "name"), [*rows((torchpipe.iter, CLASSES), (torchpipe.map, MAP_CLASSES))])
 def test_it_counts(cls: Any, name: str) -> None:
     if name in NEED_NOT or f"{cls.__name__}.{name}" in NEED_NOT:
         return

@@ -87,7 +87,7 @@ def test_every_node_is_known() -> None:
     assert found - {"CompressionType"} == {*CLASSES, *NOT_LOOKED_AT}
 
 
-@pytest.mark.parametrize(("cls", "name"), core.rows((torchpipe.torchdata, CLASSES)))
+@pytest.mark.parametrize(("cls", "name"), [*core.rows((torchpipe.torchdata, CLASSES))])
 def test_it_counts(cls: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for table, entries in ((core.OF_CLASS, OF_CLASS), (core.OTHERS, OTHERS)):
         for key, entry in entries.items():

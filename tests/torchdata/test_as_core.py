@@ -368,7 +368,7 @@ def _cases() -> Iterator[Any]:
                 yield pytest.param(held, name, entry, given, id=f"{name}-{entry}-{number}")
 
 
-@pytest.mark.parametrize(("held", "name", "entry", "given"), _cases())
+@pytest.mark.parametrize(("held", "name", "entry", "given"), [*_cases()])
 def test_of_torchdatas_nodes(
     held: Held, name: str, entry: str, given: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 
 from tests.iter.combining.test_multiplexers import LENGTHS, sources
@@ -41,3 +42,15 @@ def test_L8_forged_states_are_refused(change: dict[str, Any]) -> None:
     node: Any = SampleMultiplexer({IterableWrapper(range(3)): 1, IterableWrapper("ab"): 1})
     with pytest.raises(StateError):
         iterate(node).load_state_dict(iterate(node).state_dict() | change)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_torchs_loader_gives_each_item_once_and_epochs_differ(workers: int) -> None:
+    torch.manual_seed(4)
+    for persistent in {False, workers == 2}:
+        halves: list[Any] = [IterableWrapper(range(9)), IterableWrapper(range(9, 24))]
+        graph = SampleMultiplexer(dict.fromkeys(halves, 1)).sharding_filter()
+        loader = DataLoader(graph, batch_size=None, num_workers=workers, persistent_workers=persistent)
+        epochs = [[int(item) for item in loader] for _ in range(2)]
+        assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(24)), persistent
+        assert epochs[0] != epochs[1], persistent
