@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,9 +15,8 @@ import pytest
 from torch.utils.data import IterableDataset, get_worker_info
 
 from reading_services import MultiProcessingReadingService
-from tests.laws.executors import pids
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService, IterDataPipe
-from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.state import SnapshotPolicy
 
@@ -55,15 +53,25 @@ class Drawing:
         return random.random() + np.random.random() < 1.5
 
 
-class Moody:
-    """Answers otherwise once a file is there, in whichever process; or, ``once`` asked, as it does."""
+class NoneNow:
+    """Leaves out all once a file is there, in whichever process."""
 
-    def __init__(self, path: Path, *, once: bool = False) -> None:
-        self.path, self.once = path, once
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, _: int) -> bool:
+        return not self.path.exists()
+
+
+class Moody:
+    """Answers as it was when it was first asked: otherwise if a file was there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._mended: bool | None = None
 
     def __call__(self, number: int) -> bool:
-        if self._mended is None or not self.once:
+        if self._mended is None:
             self._mended = self.path.exists()
         return number % 10 != 0 and not (self._mended and number % 7 == 3)
 
@@ -135,42 +143,31 @@ def test_hidden_counts_are_not_moved_in_this_process(form: str) -> None:
         assert seen == expected
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_hidden_counts_in_workers_are_refused_and_the_run_goes_on(killed: bool) -> None:
+def test_hidden_counts_are_not_moved_in_workers() -> None:
     make = COUNTING["an object"]
     expected = undisturbed(make, 2)
     with loader(make(), 2) as running:
-        seen, refused = list[str](), 0
+        seen = list[str]()
         for item in running:
             seen.append(repr(item))
             if len(seen) in (78, 79, 80, 81):  # behind a snapshot, which knows nothing of the count
-                with pytest.raises(StateMismatchError, match=r"(?s)a counter.*state_dict\(\) and load_state_dict\(\)"):
-                    running.state_dict(exact=True)
-                refused += 1
-                if killed:
-                    os.kill(pids(running)[0], signal.SIGKILL)
-                    break
-        assert refused == (1 if killed else 4)
-        assert killed or seen == expected
+                running.state_dict(exact=True)
+        assert seen == expected
 
 
 @pytest.mark.parametrize("workers", [2])
-def test_changed_code_is_noticed_when_an_exact_state_is_saved(workers: int, tmp_path: Path) -> None:
+def test_changed_code_goes_on_from_an_exact_state_of_workers(workers: int, tmp_path: Path) -> None:
     mood = tmp_path / "mood"
-    with loader(numbers().filter(Moody(mood, once=True)), workers) as running:
+    with loader(numbers().filter(Moody(mood)), workers) as running:
         stream = iter(running)
         items = [next(stream) for _ in range(41)]
         state = running.state_dict()
-        mood.touch()
-        with pytest.raises(StateMismatchError, match=r"made again.*exact=True.*new code"):
-            running.state_dict(exact=True)
-        mood.unlink()
         exact = running.state_dict(exact=True)
         assert exact["payload"] != state["payload"]
         items += stream
     assert sorted(items) == [number for number in range(COUNT) if number % 10]
     mood.touch()
-    with loader(numbers().filter(Moody(mood, once=True)), workers) as other:
+    with loader(numbers().filter(Moody(mood)), workers) as other:
         other.load_state_dict(exact)
         rest = list(other)
     assert set(rest) == {number for number in items[41:] if number % 7 != 3}
@@ -179,17 +176,17 @@ def test_changed_code_is_noticed_when_an_exact_state_is_saved(workers: int, tmp_
 @pytest.mark.parametrize("workers", WORKERS)
 def test_what_is_refused_is_not_lost(workers: int, tmp_path: Path) -> None:
     mood = tmp_path / "mood"
-    with loader(numbers().filter(Moody(mood)), workers) as running:
+    with loader(numbers().filter(NoneNow(mood)), workers) as running:
         stream = iter(running)
         for _ in range(41):
             next(stream)
         state, rest = running.state_dict(), list(stream)
-    with loader(numbers().filter(Moody(mood)), workers) as other:
+    with loader(numbers().filter(NoneNow(mood)), workers) as other:
         other.load_state_dict(state)
         mood.touch()
         for _ in range(2):
             refused = iter(other)  # which starts nothing yet
-            with pytest.raises(StateMismatchError, match="made again"):
+            with pytest.raises(StateError, match="ended after 0 of"):
                 next(refused)
             assert (other.epoch, other.state_dict()["payload"]) == (0, state["payload"])
         mood.unlink()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from hypothesis import given
 
 from tests.iter.combining.test_multiplexers import LENGTHS, sources

@@ -285,8 +285,7 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
 
         Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child; for
         ``"all"``, RankError if a rank does not answer, and StateMismatchError if the states cannot be joined. For
-        ``exact``, StateError where there is no such state, or no loop at work, and StateMismatchError if items come out
-        otherwise when they are made again; the loop goes on.
+        ``exact``, StateError where there is no such state, or no loop at work; the loop goes on.
         """
         self._check_process()
         states = self.reading_service.states if states is None else states
