@@ -67,3 +67,8 @@ def test_wrong_items_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> N
     for form in ("dataframe", "load_parquet_as_df"):
         with pytest.raises(ImportError, match="pip install pyarrow$"):
             getattr(source, form)()
+
+
+def test_a_table_with_names_says_which_row_lacks_one() -> None:
+    with pytest.raises(KeyError, match="row 1 of this table has no column 'b', only 'a'"):
+        list(IterableWrapper([{"a": 1, "b": 2}, {"a": 3}]).dataframe(columns=["a", "b"]))

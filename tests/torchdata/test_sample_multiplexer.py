@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 from hypothesis import given
+from torch.utils.data import DataLoader
 
 from tests.iter.combining.test_multiplexers import LENGTHS, sources
+from tests.test_plain import KINDS
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper, SampleMultiplexer
 from torchpipe.node.datapipe import iterate
@@ -55,3 +57,11 @@ def test_torchs_loader_gives_each_item_once_and_epochs_differ(workers: int) -> N
         epochs = [[int(item) for item in loader] for _ in range(2)]
         assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(24)), persistent
         assert epochs[0] != epochs[1], persistent
+
+
+@pytest.mark.parametrize("of", KINDS, ids=lambda of: of.__name__)
+def test_weights_may_be_numbers_of_any_kind(of: Any) -> None:
+    plain = SampleMultiplexer({IterableWrapper([1] * 9): 2, IterableWrapper([2] * 9): 1}, seed=1)
+    assert list(SampleMultiplexer({IterableWrapper([1] * 9): of(2), IterableWrapper([2] * 9): of(1)}, seed=1)) == list(
+        plain
+    )

@@ -37,11 +37,6 @@ def test_a_field_that_a_later_sample_adds_or_lacks_is_an_error(form: str) -> Non
         list(FORMS[form]([{"a": [1], "mask": [0]}, {"mask": [0], "a": [2]}, {"a": [3]}]))
 
 
-def test_a_table_with_names_says_which_row_lacks_one() -> None:
-    with pytest.raises(KeyError, match="row 1 of this table has no column 'b', only 'a'"):
-        list(IterableWrapper([{"a": 1, "b": 2}, {"a": 3}]).dataframe(columns=["a", "b"]))
-
-
 def test_fields_in_another_order_are_the_same_fields() -> None:
     (batch,) = IterableWrapper([[{"a": 1, "b": 2}, {"b": 4, "a": 3}]]).collate()
     assert {name: value.tolist() for name, value in batch.items()} == {"a": [1, 3], "b": [2, 4]}
