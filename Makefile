@@ -28,7 +28,7 @@ TESTS_FREE_THREADED := tests/data tests/device tests/test_two_threads.py tests/t
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook pairs soak bench audit bench-plot costs check format stubs docs constraints clean
+.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook pairs soak bench audit bench-plot costs size core-alone core-alone-newest rings-newest check format stubs docs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -49,6 +49,15 @@ test: $(VENV)/.stamp ## all tests but the nightly ones, on torch 2.9 + torch_xla
 
 test-newest: $(NEWEST)/.stamp ## the same but XLA's, on the newest torch
 	MARKS="$(DAILY)" tools/run_tests.sh $(NEWEST) $(ARGS)
+
+core-alone: $(VENV)/.stamp ## the core's tests, in a copy without the rings (torchpipe/rings.py)
+	MARKS="$(DAILY)" tools/core_alone.sh $(VENV) $(ARGS)
+
+core-alone-newest: $(NEWEST)/.stamp ## the same on the newest torch
+	MARKS="$(DAILY)" tools/core_alone.sh $(NEWEST) $(ARGS)
+
+rings-newest: $(NEWEST)/.stamp ## the rings' tests, on the newest torch
+	MARKS="$(DAILY)" tools/run_tests.sh $(NEWEST) $$($(PYTHON) -m tests.rings folders) $(ARGS)
 
 test-nightly: $(VENV)/.stamp $(NEWEST)/.stamp ## everything, with fresh seeds: whole matrices, storms, soak, trainers, other Pythons (hours)
 	@failed=; for part in "tests on torch 2.9" "tests on the newest torch" pairs soak test-trainers test-pythons examples; do \
@@ -103,6 +112,9 @@ costs: $(VENV)/.stamp ## measure what tests cost, by which `make test` chooses a
 	@# So many seconds for each function that all variants run but those that are nightly by path or mark.
 	-TORCHPIPE_TEST_SECONDS=1000 TORCHPIPE_TEST_COSTS=.costs MARKS="$(DAILY)" tools/run_tests.sh $(VENV) -p tests.costs $(ARGS)
 	$(VENV)/bin/python -m tests.costs .costs
+
+size: ## print how large everything is beside tools/size.tsv, and lower there what fell
+	$(PYTHON) tools/size.py
 
 check: $(VENV)/.stamp ## formatting, lint, strict types, generated stub: changes nothing
 	$(VENV)/bin/ruff format --check .

@@ -19,10 +19,9 @@ from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import Begin
 from torchpipe.execution.ranks import Among, DataRanks, RankGroup, Talk, data_ranks
-from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
 from torchpipe.iter.limiting.length_setter import is_estimated
-from torchpipe.node.fingerprint import digest, first_difference
+from torchpipe.node.fingerprint import describe_graph, digest, first_difference
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count

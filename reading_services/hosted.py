@@ -18,7 +18,7 @@ from torchpipe.execution.exact import cursor_from, item_before
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn, items_word
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
@@ -303,9 +303,8 @@ class HostedReadingService(ShardedReadingService):
         try:
             workers.start()
             workers.begin_epoch(start, [item_before(shard, cursor) for shard, cursor in cursors.items()])
-            words = items_word(self._graphs.branches[0])
             return {
-                shard: cursor_from(workers.pull_any((shard,), self._wait_s)[1], shard, cursor, words)
+                shard: cursor_from(workers.pull_any((shard,), self._wait_s)[1], shard, cursor)
                 for shard, cursor in cursors.items()
             }
         finally:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from reading_services.ranks.ordinals import ordinal
 from reading_services.ranks.ranked import RankedReadingService
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.traits import DataPipe
 from torchpipe.randomness.seeds import check_seed
-from torchpipe.xla.spawn import ordinal
 
 __all__ = ["OrdinalReadingService"]
 
@@ -32,8 +32,8 @@ class OrdinalReadingService(RankedReadingService):
 
     Args:
         seed: of the run, the same on every ordinal; it takes the place of ``DataLoader2.seed``.
-        rank, world_size: as for :func:`torchpipe.xla.spawn.ordinal`, which reads them from the runtime if left out,
-            in the thread that makes the loader.
+        rank, world_size: as for :func:`torchpipe.xla.spawn.ordinal`, which reads them from the runtime if left out, in
+            the thread that makes the loader.
         total_shards: the number of shards of all ordinals, which fixes the stream whatever their number, as for
             DistributedReadingService; each shard ends on its own.
 

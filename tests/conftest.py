@@ -58,13 +58,14 @@ _ANY_TORCH = (
     "iter/text", "observe",
     "pairs/test_form_pairs.py", "pairs/test_forms.py", "pairs/test_hands.py", "pairs/test_loader.py",
     "state/test_fuzz.py", "stats", "test_importing.py", "test_layers.py", "test_two_threads.py", "testing", "typing",
-    "writing", "wrong_arguments",
+    "writing", "wrong_arguments", "audit",
 )  # fmt: skip
 
 # `make test-quick`, in under two minutes, of what runs by day: forms, states, planning and other pure parts, and a
 # smoke of each law.
 _QUICK = (
-    "formats", "graph", "iter", "laws/test_smoke.py", "map", "pairs/test_forms.py", "state", "test_adapters.py",
+    "formats", "graph", "iter", "laws/test_smoke.py", "map", "pairs/test_forms.py", "state",
+    "torchdata/test_adapters.py",
     "test_bad_input.py", "test_epochs.py", "test_failure.py", "test_global_random.py", "test_layers.py",
     "test_loader_state.py", "test_manual_seed.py", "test_node_protocol.py", "test_registering.py", "test_replay.py",
     "test_seeds.py", "wrong_arguments", "testing/test_nodes.py",
@@ -72,7 +73,7 @@ _QUICK = (
 # `make test-nightly`: whole matrices, interrupts at every instruction, thousands of mutated states. Marks and
 # costs.txt name more.
 _NIGHTLY = (
-    "benchmarks", "data/test_L2_interrupts.py", "device/test_side_by_side.py", "examples", "faults/test_matrix.py",
+    "benchmarks", "data/test_L2_interrupts.py", "xla/test_side_by_side.py", "examples", "faults/test_matrix.py",
     "faults/test_random_graphs.py", "laws/test_L2_interrupts.py", "laws/test_L2_interrupted_waits.py",
     "laws/test_L2_signal_handlers.py", "laws/test_L4_soak.py", "processes/test_main_guard.py", "state/test_fuzz.py",
     "observe/test_planted.py", "services/test_distributed.py", "typing/test_types.py",

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.rings import FOLDERS, OF_EVERYTHING, folders
+from torchpipe.rings import RINGS, ring_of
+
 ROOT = Path(__file__).resolve().parent.parent
 
-# Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe. A
-# sub-package that has a line of its own is no part of its package here.
+# The core: each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
+# Around it stand the rings, in the order of torchpipe/rings.py; torchpipe itself gathers the public names of all.
 LAYERS = (
     ("errors", "compat", "rings"),
     ("public_names",),
@@ -27,17 +30,11 @@ LAYERS = (
     ("indexed", "ahead"),
     ("formats",),
     ("device",),
-    ("iter", "map", "graph", "xla"),
-    ("utils",),
+    ("iter", "map", "graph"),
     ("execution",),
     ("loader",),
     ("data",),
-    ("writing",),
-    ("integrations", "torchdata"),
-    ("observe",),
     ("testing",),
-    ("observe.cli", "export"),
-    ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
 # The same of reading_services, by rooms: the services themselves stand above all of them.
 SERVICE_ROOMS = (
@@ -63,8 +60,7 @@ KEPT_IN = {
     ),
     "multiprocessing": ("torchpipe.testing", "reading_services", "torchpipe.compat.multiprocessing_private"),
     "subprocess": ("torchpipe.testing", "reading_services"),
-    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes")
-    + ("torchpipe.observe.cli", "torchpipe.torchdata.dataloader2"),
+    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes"),
     "ray": ("reading_services.actors", "reading_services.ray", "torchpipe.compat.ray_private"),
     "pytorch_lightning": ("torchpipe.integrations.lightning",),
     "accelerate": ("torchpipe.integrations.accelerate",),
@@ -107,6 +103,10 @@ def _trees_are_let_go() -> Iterator[None]:
     tree_of.cache_clear()
 
 
+# Those gather the public names of everybody, for users: for type checkers they name rings, and import none.
+FACADES = ("torchpipe", "reading_services")
+
+
 def _imports_in(node: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
@@ -144,7 +144,22 @@ def all_imports() -> tuple[Import, ...]:
     )
 
 
+@cache
+def all_mentions() -> tuple[Import, ...]:
+    """Every import there is: in functions and for type checkers too."""
+    return tuple(
+        Import(importer, target, node.lineno, False)
+        for importer in modules()
+        for node in ast.walk(tree_of(importer))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for target in _targets(node, importer)
+    )
+
+
 def layer_of(module: str) -> int:
+    ring = ring_of(module)
+    if module == "torchpipe" or ring is not None:
+        return len(LAYERS) + (len(RINGS) if ring is None else list(RINGS).index(ring))
     part = top_of(module).removeprefix("torchpipe").removeprefix(".")
     found = [index for index, names in enumerate(LAYERS) if part in names]
     assert found, f"{module} is in no layer: put it in the table in {Path(__file__).name}, as low as its imports allow"
@@ -152,9 +167,8 @@ def layer_of(module: str) -> int:
 
 
 def top_of(module: str) -> str:
-    """The module or package directly below torchpipe, or the sub-package that has a line of its own."""
-    inner = ".".join(module.split(".")[1:3])
-    return f"torchpipe.{inner}" if any(inner in names for names in LAYERS) else ".".join(module.split(".")[:2])
+    """The ring, or else the module or package directly below torchpipe."""
+    return ring_of(module) or ".".join(module.split(".")[:2])
 
 
 def is_within(module: str, packages: tuple[str, ...]) -> bool:
@@ -166,8 +180,9 @@ def _map() -> str:
 
 
 def test_the_drawing_of_layers_is_true() -> None:
-    drawn = _map().partition("```text\n")[2].partition("```")[0].splitlines()
-    assert [set(line.split()) for line in reversed(drawn)] == [set(names) for names in LAYERS if names != ("",)]
+    rings, core = (drawn.partition("```")[0].splitlines() for drawn in _map().split("```text\n")[1:])
+    assert [set(line.split()) for line in reversed(core)] == [set(names) for names in LAYERS]
+    assert [line.split() for line in reversed(rings)] == [[ring, *parts] for ring, parts in RINGS.items()]
 
 
 def test_the_map_has_every_package() -> None:
@@ -187,6 +202,59 @@ def test_imports_go_one_way() -> None:
         if top_of(item.importer) != top_of(item.target) and layer_of(item.target) >= layer_of(item.importer)
     ]
     assert not wrong, "against the table of layers:\n  " + "\n  ".join(wrong)
+
+
+def test_the_core_knows_no_ring() -> None:
+    wrong = [
+        str(item)
+        for item in all_mentions()
+        if ring_of(item.target) is not None and ring_of(item.importer) is None and item.importer not in FACADES
+    ]
+    assert not wrong, "\n  ".join(["the core reaches a ring by torchpipe.rings.from_ring alone:", *wrong])
+
+
+def test_facades_name_rings_for_type_checkers_alone() -> None:
+    wrong = [
+        str(item)
+        for item in all_imports()
+        if item.importer in FACADES and not item.in_function and ring_of(item.target) is not None
+    ]
+    assert not wrong, "\n  ".join(wrong)
+
+
+def test_a_ring_imports_those_before_it_alone() -> None:
+    order = list(RINGS)
+    wrong = [
+        str(item)
+        for item in all_mentions()
+        if (ring := ring_of(item.importer)) is not None and (other := ring_of(item.target)) is not None
+        if order.index(other) > order.index(ring)
+    ]
+    assert not wrong, "\n  ".join([f"the order of the rings is {order}:", *wrong])
+
+
+def test_the_cores_tests_import_no_ring() -> None:
+    others = {*OF_EVERYTHING, *folders()}
+    wrong = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        parts = path.relative_to(ROOT / "tests").parts
+        if parts[0] in others:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            of_tests = [f"tests.{folder}" for folder in others]
+            if any(ring_of(name) is not None or is_within(name, tuple(of_tests)) for name in names):
+                wrong.append(f"{'/'.join(parts)}:{node.lineno}: {ast.unparse(node)}")
+    assert not wrong, "\n  ".join(["a ring's tests stand in a folder of its own (tests/rings.py):", *wrong])
+
+
+def test_every_ring_has_tests() -> None:
+    assert set(FOLDERS) == set(RINGS)
+    assert all((ROOT / "tests" / folder).is_dir() for folder in folders())
 
 
 def test_views_read_figures_and_nothing_else() -> None:
@@ -245,6 +313,7 @@ def test_some_imports_are_kept_in_one_place(package: str) -> None:
         str(item)
         for item in all_imports()
         if is_within(item.target, (package,)) and not is_within(item.importer, KEPT_IN[package])
+        if package != "reading_services" or ring_of(item.importer) is None  # a ring may use the services
     ]
     assert not wrong, f"only {KEPT_IN[package]} may import {package}:\n  " + "\n  ".join(wrong)
 

@@ -13,9 +13,9 @@ import torch
 from tests.laws.executors import make_loader, make_service
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe, NodeIterator, iterate
 from torchpipe.errors import GraphError
-from torchpipe.graph import inputs_of
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.iterator import _OF_AUTHORS
+from torchpipe.node.traits import inputs_of
 from torchpipe.testing import CountingSource, check_node
 
 # --- in the main section, with all defaults

@@ -9,16 +9,12 @@ from typing import Any
 import pytest
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import functional_datapipe as torch_functional_datapipe
-from torch.utils.data.datapipes.iter import Batcher as TorchBatcher
-from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrapper
 from torch.utils.data.datapipes.iter import Mapper as TorchMapper
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, IterDataPipe, MapDataPipe
-from torchpipe.graph import walk
-from torchpipe.iter import Batcher, Header, IterableWrapper
+from torchpipe.iter import IterableWrapper, Taker
 from torchpipe.map import SequenceWrapper
-from torchpipe.utils import offer_to_torchs_nodes
 
 
 @torch_functional_datapipe("of_torch_plus")
@@ -129,29 +125,11 @@ class SortLikeWenet(TorchIterDataPipe[int]):
         return taken
 
 
-offer_to_torchs_nodes()
-
-
 def others() -> Any:
     """Nodes of other people on ours, and ours, and torch's, on theirs."""
     source: Any = IterableWrapper(range(20)).shuffle().sharding_filter()
     sampled = source.sample_like_dgl(10).buffer_like_dgl(3)
-    return sampled.sort(4, key_func=lambda item: -item).header(9).map(str).batch(2)
-
-
-def test_ours_on_theirs_and_theirs_on_ours() -> None:
-    graph = others()
-    assert isinstance(graph, Batcher)
-    kinds = {type(node) for node in walk(graph)}
-    assert {Batcher, Header, SortLikeWenet, BufferLikeDgl} < kinds  # what was registered with torch comes first
-    torchs: Any = TorchIterableWrapper(range(9)).sample_like_dgl(2)
-    assert isinstance(torchs.batch(2), TorchBatcher)  # as do torch's own forms
-    assert list(DataLoader2(torchs.header(3).enumerate())) == [(0, 0), (1, 2), (2, 4)]
-    assert list(torchs.batch(4).pack(4))[-1]["tokens"].tolist() == [16, 0, 0, 0]
-    for name in ("of_nobody", "__len__"):
-        assert not hasattr(torchs.filter(bool), name)
-    with pytest.raises(AttributeError, match="of_nobody"):
-        torchs.of_nobody()
+    return Taker(sampled.sort(4, key_func=lambda item: -item), 9).map(str).batch(2)
 
 
 @pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")

@@ -20,6 +20,7 @@ it makes ``def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]``. Rules:
 - A class with a ``__new__`` that is annotated to return something else (``fork``: a list of nodes) is typed by that.
 - Bases may be found in other modules of the package, ``__init__`` may be inherited.
 - What a method returns is said by its arguments: a type variable that none of them names is an error here.
+- A type that is written in a ring (``torchpipe/rings.py``) is ``Any``: the stub is the core's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import builtins
 import copy
 import difflib
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -51,6 +53,7 @@ __all__ = ["FORMS", "NAMES"]
 '''
 KINDS = {"IterDataPipe": "iter", "MapDataPipe": "map"}
 CLASSES = {"iter": "IterMethods", "map": "MapMethods"}
+RINGS = runpy.run_path(str(ROOT / "torchpipe" / "rings.py"))  # it stands alone
 HEADER = '"""Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""\n'
 
 
@@ -118,6 +121,10 @@ def read_modules() -> dict[str, Module]:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         modules[name] = Module(name, ast.parse(path.read_text(), str(path)))
     return modules
+
+
+def is_in_a_ring(module: str) -> bool:
+    return RINGS["ring_of"](module) is not None
 
 
 # --- types -------------------------------------------------------------------------------------------------------
@@ -343,6 +350,9 @@ class Builder:
                 self._note(self.type_vars, name, declared, node)
             elif name in module.imports:
                 self._note(self.imports, name, module.imports[name], node)
+            elif name in module.defined and is_in_a_ring(module.name):
+                values[name] = ast.Name("Any")
+                self.imports["Any"] = ("typing", "Any")
             elif name in module.defined:
                 self._note(self.imports, name, (module.name, name), node)
             elif hasattr(builtins, name):

@@ -1,7 +1,7 @@
-"""Writes what torchdata 0.9 offered, a line for each name, as in tests/torchdata09.txt: tests/test_torchdata_names.py
-holds torchpipe to it. Run in an environment with torchdata 0.9 (``make .venv-bench09/.stamp``):
+"""Writes what torchdata 0.9 offered, a line for each name, as in tests/torchdata/torchdata09.txt:
+tests/torchdata/test_names.py holds torchpipe to it. Run with torchdata 0.9 (``make .venv-bench09/.stamp``):
 
-    .venv-bench09/bin/python tools/torchdata_names.py > tests/torchdata09.txt
+    .venv-bench09/bin/python tools/torchdata_names.py > tests/torchdata/torchdata09.txt
 
 A line is: module, name (of a class, or ``Class.method``), functional form or -, arguments with their defaults.
 """

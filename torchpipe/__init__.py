@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
     from torchpipe.data.ranks.balance import Balance
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-    from torchpipe.graph.adapters import CacheTimeout, Shuffle
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
     from torchpipe.observe.profiling import profile
     from torchpipe.state.shared_list import SharedList, shared_list
@@ -37,7 +36,6 @@ __version__ = "0.1.0"
 # Without ``iter`` and ``map``: a star import must not take the builtins' names.
 __all__ = [
     "Balance",
-    "CacheTimeout",
     "Context",
     "DataChunk",
     "DataLoader",
@@ -50,7 +48,6 @@ __all__ = [
     "ReadingServiceInterface",
     "SeedGenerator",
     "SharedList",
-    "Shuffle",
     "SnapshotPolicy",
     "WorkerInfo",
     "WrittenShards",

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from torchpipe.public_names import FORMS, NAMES
+from torchpipe.rings import from_ring
 
 __all__ = ["built_in", "class_path", "on_demand"]
 
@@ -19,22 +20,22 @@ __all__ = ["built_in", "class_path", "on_demand"]
 def on_demand(package: str, *, unlisted: str = "") -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The ``__getattr__`` and the ``__dir__`` of ``package``: its public names and its submodules.
 
-    Names of the package ``unlisted`` are found as well, but ``dir()`` does not have them.
+    Names of the package ``unlisted`` are found as well, but ``dir()`` does not have them. Raises, when asked for:
+    ModuleNotFoundError if the ring that a name is in is not installed.
     """
     names, others = NAMES[package], NAMES.get(unlisted, {})
 
     def __getattr__(name: str) -> Any:
         inner = f"{package}.{name}"
-        module = names.get(name) or others.get(name, inner)
+        module = names.get(name) or others.get(name)
         try:
             if name.startswith("_"):
                 raise ModuleNotFoundError(name=inner)
-            loaded = import_module(module)
+            found = from_ring(f"{module}:{name}") if module else import_module(inner)
         except ModuleNotFoundError as error:
             if error.name != inner:
                 raise
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name) from None
-        found = loaded if module == inner else getattr(loaded, name)
         if name not in others:
             setattr(sys.modules[package], name, found)  # so that this function is not asked again
         return found
@@ -52,6 +53,6 @@ def class_path(kind: str, form: str) -> tuple[str, str] | None:
 
 
 def built_in(kind: str, form: str) -> type | None:
-    """That class, imported now if it was not yet."""
-    path = class_path(kind, form)
-    return None if path is None else getattr(import_module(path[0]), path[1])
+    """That class, imported now if it was not yet. Raises: ModuleNotFoundError if its ring is not installed."""
+    path = FORMS[kind].get(form)
+    return None if path is None else from_ring(path)

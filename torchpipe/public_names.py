@@ -23,8 +23,6 @@ NAMES: dict[str, dict[str, str]] = {
         "Balance": "torchpipe.data.ranks.balance",
         "InProcessReadingService": "torchpipe.execution.reading_service",
         "ReadingServiceInterface": "torchpipe.execution.reading_service",
-        "CacheTimeout": "torchpipe.graph.adapters",
-        "Shuffle": "torchpipe.graph.adapters",
         "DataLoader2": "torchpipe.loader.dataloader2",
         "DataLoader2Iterator": "torchpipe.loader.dataloader2",
         "profile": "torchpipe.observe.profiling",
@@ -209,6 +207,8 @@ NAMES: dict[str, dict[str, str]] = {
         "ReadingServiceInterface": "torchpipe.execution.reading_service",
         "DataLoader2": "torchpipe.loader.dataloader2",
         "DataLoader2Iterator": "torchpipe.loader.dataloader2",
+        "CacheTimeout": "torchpipe.torchdata.dataloader2.adapter",
+        "Shuffle": "torchpipe.torchdata.dataloader2.adapter",
     },
 }
 """package -> name -> module"""

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["RINGS", "from_ring", "is_installed", "ring_of"]
+__all__ = ["RINGS", "from_ring", "is_here", "is_installed", "ring_of"]
 
 # The packages and modules of each ring. A ring may import the core, and rings above it in this table.
 RINGS: dict[str, tuple[str, ...]] = {
@@ -37,6 +37,12 @@ def ring_of(module: str) -> str | None:
 def is_installed(ring: str) -> bool:
     """True if ``ring`` is here: a copy of the core may be without it."""
     return find_spec(RINGS[ring][0]) is not None
+
+
+def is_here(module: str) -> bool:
+    """True but for a module of a ring that is not installed."""
+    ring = ring_of(module)
+    return ring is None or is_installed(ring)
 
 
 def from_ring(path: str) -> Any:

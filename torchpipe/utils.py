@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.compat.torch_private import pin_memory as torchs_pin_memory
 from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.graph.dot import to_dot
-from torchpipe.node.functional import offer_to_torchs_nodes
+from torchpipe.node.functional import forms, lookup
 from torchpipe.node.traits import DataPipe
 
 __all__ = ["StreamWrapper", "janitor", "offer_to_torchs_nodes", "pin_memory_fn", "to_graph"]
@@ -16,6 +18,25 @@ __all__ = ["StreamWrapper", "janitor", "offer_to_torchs_nodes", "pin_memory_fn",
 def janitor(obj: Any) -> None:
     """Close the open streams (:class:`StreamWrapper`) in ``obj``, also in its lists, tuples and dicts."""
     StreamWrapper.close_streams(obj)  # type: ignore[no-untyped-call]
+
+
+def offer_to_torchs_nodes() -> None:
+    """Let nodes that derive from torch's own classes have these forms too, as importing torchdata did.
+
+    They are registered with torch, but for names that are registered there already. A name can be registered once, so
+    call this when your own nodes are.
+    """
+    kinds: dict[str, Any] = {"iter": TorchIterDataPipe, "map": TorchMapDataPipe}
+    for kind, base in kinds.items():
+        for name in forms(kind):
+            if name not in base.functions:
+                base.register_function(name, partial(_build, kind, name))
+
+
+def _build(kind: str, name: str, node: Any, *args: Any, **kwargs: Any) -> Any:
+    form = lookup(kind, name, node)
+    assert form is not None  # names stay
+    return form(*args, **kwargs)
 
 
 def pin_memory_fn(data: Any, device: Any = None) -> Any:

@@ -16,7 +16,6 @@ from reading_services.engine.messages import Report
 from reading_services.engine.workers import Arrival, Figures, WorkerCounters
 from reading_services.hosting.items import dump_items, load_items
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.course import Choices
 from torchpipe.node.failures.failure import add_note
 from torchpipe.node.failures.remote_error import load_error
 from torchpipe.stats.sheet import Times
@@ -69,7 +68,6 @@ class Produced:
     count: int = 0
     packed: Packed | None = None
     snapshot: bytes | None = None
-    choices: Choices | None = None
     ended: bool = False
     error: bytes | None = None
     reports: Sequence[Report] = ()
@@ -133,7 +131,6 @@ def arrival_of(produced: Produced) -> Arrival:
         count=produced.count,
         nbytes=0 if packed is None else sum(packed.sizes),
         snapshot=produced.snapshot,
-        choices=produced.choices,
         ended=produced.ended,
         error=None if produced.error is None else load_error(produced.error),
         packed=packed,

@@ -200,7 +200,6 @@ class ShardActor(ActorBase):
             count=len(chunk.items),
             packed=packed,
             snapshot=chunk.snapshot,
-            choices=chunk.choices,
             ended=chunk.ended,
             error=None if chunk.error is None else dump_error(chunk.error),
             reports=self._host.take_reports(),

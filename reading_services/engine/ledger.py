@@ -118,7 +118,6 @@ class ShardLedger:
             snapshot=self.cursor.snapshot,
             skip=self.cursor.skip,
             count=self.count,
-            course=self.cursor.course if self.count == self.first else None,  # what this run has made is right
             snapshot_first=self.snapshot_first and self.count == self.first,
             held=min(self.window, self.in_use + len(self.arrived)),
             isolate_before=self.isolate_before,

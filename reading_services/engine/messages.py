@@ -32,8 +32,7 @@ class Message:
 class ShardStart:
     """Begin ``lane`` after ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
 
-    It is ``shard`` of ``branch``; ``count`` items of it are before that point, and ``course`` is what their
-    choices have to come to (None: they are not compared). ``held`` chunks of it are still waiting
+    It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``held`` chunks of it are still waiting
     for the consumer. Items before number ``isolate_before`` are each made alone: one of them may end its worker.
     ``snapshot_first``: a snapshot is due behind the first item.
     """
@@ -44,7 +43,6 @@ class ShardStart:
     snapshot: bytes | None
     skip: int
     count: int
-    course: int | None = None
     snapshot_first: bool = False
     held: int
     isolate_before: int

@@ -7,14 +7,10 @@ all is as it was, and the policy is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from reading_services.engine.events import EventHandler
-from reading_services.engine.lanes import Lanes
-from reading_services.engine.open_workers import OpenWorkers
+from reading_services.engine.crew import Crew
 from reading_services.engine.policy import Change, Hosting, Policy
-from reading_services.engine.restarts import Restarts
-from reading_services.engine.worker_stats import WorkerStats
 from reading_services.engine.workers import DISPATCHER, Worker
 
 __all__ = ["Staffing"]
@@ -23,63 +19,46 @@ _log = logging.getLogger("torchpipe")
 
 
 class Staffing:
-    """``fewest``: so many workers the user has asked for; more are a policy's wish. ``clock``: seconds."""
+    """``fewest``: so many workers the user has asked for; more are a policy's wish."""
 
-    def __init__(
-        self,
-        policies: Sequence[Policy],
-        fewest: int,
-        workers: OpenWorkers,
-        lanes: Lanes,
-        restarts: Restarts,
-        events: EventHandler,
-        stats: WorkerStats,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, policies: Sequence[Policy], fewest: int, crew: Crew) -> None:
         self._policies, self._fewest = tuple(policies), fewest
-        self._workers, self._lanes, self._restarts = workers, lanes, restarts
-        self._events, self._stats, self._clock = events, stats, clock
-
-    def open_missing(self) -> None:
-        """Open the workers that there should be and are not: all of them before any is waited for. Raises: OSError."""
-        self._events.handle_pending()
-        self._restarts.open_missing()
+        self._crew, self._lanes = crew, crew.lanes
 
     def begin_epoch(self, hosting: Hosting) -> None:
         """Ask the policies, before any lane of the epoch has begun. Raises: OSError."""
-        self.open_missing()
+        self._crew.open_missing()
         for policy in self._policies:
-            if change := policy.begin_epoch(hosting, self._clock()):
+            if change := policy.begin_epoch(hosting, self._crew.clock()):
                 self._grant(change, begun=False)
 
     def consult(self, hosting: Hosting) -> None:
         """Do what the policies say. A worker that is late and hosts what goes on all the same is an error; but one that
         a policy alone has wished for is let go of.
         """
-        workers, lanes = self._workers, self._lanes
-        late = {number for number in workers.late if number in workers and not workers[number].ready}
-        workers.late.clear()
+        crew, lanes = self._crew, self._lanes
+        late = {number for number in crew.late if number in crew and not crew[number].ready}
+        crew.late.clear()
         last = lanes.num_workers
         while last > self._fewest and last - 1 in late:
             last -= 1
         if last < lanes.num_workers:
-            self._withdraw(last, workers[last])
+            self._withdraw(last, crew[last])
         for policy in self._policies:
-            if change := policy.before_pull(hosting, self._clock(), late):
+            if change := policy.before_pull(hosting, crew.clock(), late):
                 self._grant(change)
-        late = {number for number in late if number in workers and lanes.needs(number)}
+        late = {number for number in late if number in crew and lanes.needs(number)}
         surplus = min(len(late - {DISPATCHER}), lanes.num_workers - self._fewest)
         if surplus > 0 and DISPATCHER not in late:  # the last ones leave their room to those that have none
-            first = workers[min(late)]
+            first = crew[min(late)]
             for number in late:
-                self._restarts.dismiss(number)
+                crew.dismiss(number)
             self._withdraw(lanes.num_workers - surplus, first)
             return
         for number in late:
             if lanes.failure is None:
-                workers.failed.add(number)
-                lanes.failure = workers.late_error(workers[number])
-                self._restarts.dismiss(number)
+                lanes.failure = crew.late_error(crew[number])
+                crew.dismiss(number)
 
     def pulled(self, items: int, waited_s: float) -> None:
         """So many items have been pulled, in so many seconds. Any thread."""
@@ -88,7 +67,8 @@ class Staffing:
 
     def resize(self, workers: int, window: int | None) -> None:
         """So many workers, as the user says. Raises: OSError, and then all is as it was."""
-        self._carry_out(Change(workers=workers, window=window, why="as the user says"), self._opened(workers))
+        self._crew.open_more(workers)
+        self._carry_out(Change(workers=workers, window=window, why="as the user says"))
         self._fewest = workers
 
     def assign(self, hosts: Mapping[int, int]) -> None:
@@ -98,45 +78,38 @@ class Staffing:
     def _grant(self, change: Change, *, begun: bool = True) -> None:
         """Do what a policy says, or leave all as it is."""
         try:
-            opened = self._opened(change.workers)
+            self._crew.open_more(change.workers or 0)
         except OSError as error:
             self._refuse(
                 f"going on with {self._lanes.num_workers} workers: no {change.workers} of them can be started ({error})"
             )
             return
         _log.info("%s", change.why)
-        self._stats.events.tell("tuned", "main", change.why)
-        self._carry_out(change, opened, begun=begun)
+        self._crew.stats.events.tell("tuned", "main", change.why)
+        self._carry_out(change, begun=begun)
 
     def _withdraw(self, workers: int, late: Worker) -> None:
         """Go on with so many: no more than that have found room."""
-        why = f"going on with {workers} workers: {self._workers.late_error(late)}"
+        why = f"going on with {workers} workers: {self._crew.late_error(late)}"
         self._carry_out(Change(workers=workers, why=why))
         self._refuse(why)
 
     def _refuse(self, why: str) -> None:
         _log.warning("%s", why)
-        self._stats.events.tell("tuned", "main", why)
+        self._crew.stats.events.tell("tuned", "main", why)
         for policy in self._policies:
-            policy.refused(self._lanes.num_workers, self._clock())
+            policy.refused(self._lanes.num_workers, self._crew.clock())
 
-    def _opened(self, workers: int | None) -> dict[int, Worker]:
-        """What is missing of so many. Raises: OSError, and then none of them is open."""
-        return self._workers.open_more(self._lanes.num_workers, workers or 0)
-
-    def _carry_out(self, change: Change, opened: Mapping[int, Worker] | None = None, *, begun: bool = True) -> None:
-        """``opened``: the workers that come with it. ``begun``: the lanes of the epoch have begun, so that those that
-        move begin anew.
-        """
-        before = self._restarts.at_work()
-        self._workers.add(opened or {})
+    def _carry_out(self, change: Change, *, begun: bool = True) -> None:
+        """``begun``: the lanes of the epoch have begun, so that those that move begin anew."""
+        before = self._crew.at_work()
         if change.window is not None:
             self._lanes.set_window(change.window)
         if change.workers is not None:
-            self._restarts.dismiss_from(change.workers)
+            self._crew.dismiss_from(change.workers)
             self._lanes.set_workers(change.workers)
         if change.hosts is not None:
             self._lanes.assign(change.hosts)
         if begun and self._lanes.epoch is not None:
-            self.open_missing()
-            self._restarts.begin_moved(before)
+            self._crew.open_missing()
+            self._crew.begin_moved(before)

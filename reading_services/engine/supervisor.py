@@ -9,9 +9,7 @@ due.
 
     Supervisor     the lock, the wait, the calls from outside
     Staffing       how many workers host the shards, and which hosts which
-    EventHandler   what happens to workers, handed to whoever it concerns
-    Restarts       who begins what, and what is done after a death
-    OpenWorkers    the workers that are open
+    Crew           the workers: which are open, what happens to them, and what each begins
     Lanes          how far each lane has come, who hosts it, how it begins
 
 Each of them knows those below it. None of them has a thread, a lock or a wait.
@@ -24,17 +22,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from reading_services.engine.events import EventHandler
+from reading_services.engine.crew import Crew
 from reading_services.engine.lanes import Lanes
 from reading_services.engine.ledger import LaneEntries, ShardLedger
 from reading_services.engine.messages import Deal
-from reading_services.engine.open_workers import OpenWorkers
 from reading_services.engine.options import WorkerLimits
 from reading_services.engine.policy import Policy
-from reading_services.engine.restarts import Restarts
 from reading_services.engine.staffing import Staffing
 from reading_services.engine.unfinished_calls import UnfinishedCalls
-from reading_services.engine.worker_stats import WorkerStats
 from reading_services.engine.workers import DISPATCHER, Arrival, Worker, WorkerCounters, WorkerPool
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.provider import ShardPosition
@@ -69,12 +64,10 @@ class Supervisor:
         fewest = min((policy.fewest_workers(most) for policy in policies), default=most)
         self.most, self.rebuild_s = most, 0.0
         self._pool, self._clock = pool, clock
-        self._stats = stats = WorkerStats()
-        self._lanes = lanes = Lanes(first, limits, dispatch_branch)
-        self._workers = workers = OpenWorkers(pool, stats)
-        self._restarts = Restarts(workers, lanes, stats, restarts, clock)
-        self._events = EventHandler(workers, lanes, self._restarts, stats)
-        self._staffing = Staffing(policies, fewest, workers, lanes, self._restarts, self._events, stats, clock)
+        self._lanes = Lanes(first, limits, dispatch_branch)
+        self._crew = Crew(pool, self._lanes, restarts, clock)
+        self._stats = self._crew.stats
+        self._staffing = Staffing(policies, fewest, self._crew)
         self._calls = UnfinishedCalls()  # of its methods from outside
         self._lock = threading.RLock()  # a Condition is taken in Python code, where Ctrl-C would leave it taken
         self._changed = threading.Condition(self._lock)
@@ -96,12 +89,12 @@ class Supervisor:
     @property
     def restarts(self) -> int:
         """How many workers have been replaced."""
-        return self._restarts.count
+        return self._crew.restarts
 
     @property
     def longest_backlog(self) -> int:
         """The most items that have waited in the dispatcher for one shard."""
-        return self._events.longest_backlog
+        return self._crew.longest_backlog
 
     @property
     def usable(self) -> bool:
@@ -111,11 +104,11 @@ class Supervisor:
     @property
     def all_ready(self) -> bool:
         """True if every worker can begin."""
-        return all(map(self._workers.is_ready, self._lanes.numbers()))
+        return all(map(self._crew.is_ready, self._lanes.numbers()))
 
     def ready(self) -> set[int]:
         """The numbers of the workers that host shards and can begin."""
-        return {worker.number for worker in self._workers if worker.ready and worker.number != DISPATCHER}
+        return {worker.number for worker in self._crew if worker.ready and worker.number != DISPATCHER}
 
     def hosts(self, *, all_shards: bool = False) -> dict[int, int]:
         """shard -> the worker that hosts it, of the shards that go on, or of all in this epoch."""
@@ -124,14 +117,14 @@ class Supervisor:
 
     def counters(self) -> dict[int, WorkerCounters]:
         """What each worker that hosts shards has done so far, by number."""
-        workers = [worker for worker in self._workers if worker.number != DISPATCHER]
+        workers = [worker for worker in self._crew if worker.number != DISPATCHER]
         return {worker.number: counters for worker in workers if (counters := worker.counters()) is not None}
 
     def figures(self) -> ServiceFigures:
         """What the workers have done in this epoch, or in the last one. Any thread."""
         if self._lanes.epoch is None:
             return self._stats.figures
-        figures = self._stats.read(self._workers, self._lanes.ledgers(), self._lanes.worker_of)
+        figures = self._stats.read(self._crew, self._lanes.ledgers(), self._lanes.worker_of)
         return replace(figures, restarts=self.restarts, method=self._pool.method)
 
     def measure_nodes(self, wanted: bool) -> None:
@@ -143,7 +136,7 @@ class Supervisor:
     def start(self) -> None:
         """Open the workers that are not open yet: all of them before any is waited for."""
         with self._calls, self._lock:
-            self._staffing.open_missing()
+            self._crew.open_missing()
 
     def begin_epoch(
         self,
@@ -157,10 +150,10 @@ class Supervisor:
         with self._calls, self._lock:
             self._interrupted = False
             self._lanes.begin_epoch(start, positions, entries or {})
-            self._restarts.begin_epoch()
+            self._crew.begin_epoch()
             self._staffing.begin_epoch(self)
-            self._stats.begin_epoch(self._workers)
-            self._restarts.begin_all()
+            self._stats.begin_epoch(self._crew)
+            self._crew.begin_all()
 
     def end_epoch(self) -> None:
         """Let the workers stop producing; they stay for the next epoch. Idempotent."""
@@ -172,8 +165,8 @@ class Supervisor:
             self._stats.figures = self.figures()
             self._lanes.end_epoch()
             self._lanes.failure = None  # not in begin_epoch: a failure between two epochs is the next one's
-            self._restarts.end_epoch()
-            for worker in self._workers:
+            self._crew.end_epoch()
+            for worker in self._crew:
                 worker.end(self._lanes.generation)
 
     def close(self) -> None:
@@ -215,8 +208,8 @@ class Supervisor:
             ledger = self._lanes[lane]
             ledger.deal(list(entries), over)
             number = self._lanes.worker_of(ledger.shard)
-            if number in self._workers and not self._restarts.has_plan(number):
-                self._workers[number].deal(Deal.of(self._lanes.generation, lane, entries, over))
+            if number in self._crew and not self._crew.has_plan(number):
+                self._crew[number].deal(Deal.of(self._lanes.generation, lane, entries, over))
 
     def outstanding(self, lane: int) -> int:
         """How many entries have been dealt to ``lane`` whose items have not arrived."""
@@ -261,8 +254,8 @@ class Supervisor:
             wanted = [self._lanes[lane] for lane in lanes if lane in self._lanes]
             for ledger in wanted:
                 released, number = ledger.release(), self._lanes.worker_of(ledger.shard)
-                if released and number in self._workers:
-                    self._workers[number].grant(self._lanes.generation, ledger.lane, released)
+                if released and number in self._crew:
+                    self._crew[number].grant(self._lanes.generation, ledger.lane, released)
             while True:
                 if self._interrupted or len(wanted) < len(lanes):
                     return IteratorInvalidated(_CLOSED_ELSEWHERE)
@@ -280,7 +273,7 @@ class Supervisor:
                         deadline = self._clock() + timeout_s
                     left_s = min(_LOOK_S, deadline - self._clock())
                 if left_s <= 0:
-                    names = ", ".join(_named(worker) for worker in self._workers if worker.number in awaited)
+                    names = ", ".join(_named(worker) for worker in self._crew if worker.number in awaited)
                     return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds, waiting for {names}")
                 if self._awaited:
                     self._changed.wait(left_s)
@@ -289,12 +282,12 @@ class Supervisor:
 
     def _remade_by(self, awaited: Collection[int]) -> list[int]:
         """How many items each of these workers has made again."""
-        found = [worker.counters() for worker in self._workers if worker.number in awaited]
+        found = [worker.counters() for worker in self._crew if worker.number in awaited]
         return [counters.remade for counters in found if counters is not None]
 
     def _wait(self, at_most_s: float) -> None:
         """Wait for anything to happen, without the lock, and handle it."""
-        timeout_s = min([*self._restarts.waits_s(), at_most_s])
+        timeout_s = min([*self._crew.waits_s(), at_most_s])
         self._awaited = True
         try:
             self._lock.release()  # in the try: an interrupt may come as soon as it returns
@@ -303,8 +296,8 @@ class Supervisor:
             self._lock.acquire()
             self._awaited = False
             self._changed.notify_all()
-        self._events.handle(events)
-        self._restarts.carry_out_plans()
+        self._crew.handle(events)
+        self._crew.carry_out_plans()
 
 
 def _named(worker: Worker) -> str:

@@ -128,7 +128,7 @@ class ShardHost:
                     on_again=self._progress.remade,
                     passing=(SystemExit, *self._passing),
                 )
-                cursor = Cursor(start.snapshot, start.skip, course=start.course)
+                cursor = Cursor(start.snapshot, start.skip)
                 shard.within(partial(shard.start, cursor, start.count, snapshot_first=start.snapshot_first))
                 self._check_wanted()
                 self._lanes[start.lane] = _Lane(shard, start.isolate_before, Images(shard.yields_new_tensors))

@@ -43,7 +43,6 @@ def arrival_of(message: ChunkMessage, payload: memoryview, receiver: Receiver) -
         count=message.count,
         nbytes=sum(message.layout.sizes),
         snapshot=message.snapshot,
-        choices=message.choices,
         ended=message.ended,
         error=None if message.error is None else load_error(message.error),
         delivery=delivery,

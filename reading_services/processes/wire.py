@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reading_services.engine.messages import Message
-from torchpipe.node.course import Choices
 
 __all__ = ["ChunkMessage", "Dispatched", "EndEpoch", "Failed", "Grant", "Layout", "Placed", "Ready", "Request", "Stop"]
 
@@ -68,7 +67,6 @@ class ChunkMessage(Message):
     snapshot: bytes | None
     ended: bool
     error: bytes | None
-    choices: Choices | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

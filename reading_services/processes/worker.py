@@ -305,7 +305,6 @@ class WorkerLoop:
             snapshot=chunk.snapshot,
             ended=chunk.ended,
             error=None if chunk.error is None else dump_error(chunk.error),
-            choices=chunk.choices,
         )
         self._channel.send(message, payload)
         for notice in self._packer.take_notices():

@@ -223,7 +223,6 @@ class MemoryWorker:
     def _send(self, epoch: StartEpoch, lane: int, chunk: Any) -> None:
         items = load_items(*dump_items(chunk.items))
         arrival = Arrival(items=items, snapshot=chunk.snapshot, ended=chunk.ended, error=chunk.error, count=len(items))
-        arrival.choices = chunk.choices
         self.sent.append(ChunkArrived(self, epoch.generation, lane, arrival))
 
 

@@ -19,9 +19,9 @@ from torch.utils.data import RandomSampler, SequentialSampler
 
 import torchpipe.iter
 import torchpipe.map
-from torchpipe.graph import fingerprint
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.fingerprint import fingerprint
 
 NODES = IterableWrapper([(1, 2)])
 MAPPED = SequenceWrapper([(1, 2)])

@@ -23,9 +23,9 @@ import tokenizers
 import torch
 
 from torchpipe import IterDataPipe
-from torchpipe.graph import describe_graph, fingerprint
 from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.fingerprint import describe_graph, fingerprint
 
 
 def source(items: Any = range(10)) -> Any:
@@ -48,7 +48,7 @@ class Scale:
 
 
 SCRIPT = """
-    from torchpipe.graph import fingerprint
+    from torchpipe.node.fingerprint import fingerprint
     from tests.graph.test_fingerprint import rich_graph
     print(fingerprint(rich_graph()))
 """

@@ -16,9 +16,9 @@ import torchpipe.map
 from torchpipe import DataLoader2
 from torchpipe.errors import StateMismatchError
 from torchpipe.formats.tfrecord import write_record
-from torchpipe.graph import describe_graph, fingerprint
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.fingerprint import describe_graph, fingerprint
 
 
 def pairs(*items: Any) -> Any:

@@ -16,11 +16,12 @@ from torch.utils.data.datapipes import iter as torch_iter
 
 from torchpipe import DataLoader2, IterDataPipe
 from torchpipe.errors import GraphError
-from torchpipe.graph import inputs_of, replace_node, walk
+from torchpipe.graph import replace_node, walk
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.containers import DEEP, SHORT, found_in
 from torchpipe.node.datapipe import iterate
+from torchpipe.node.traits import inputs_of
 
 
 def source(length: int = 4) -> Any:

@@ -9,9 +9,11 @@ import pytest
 
 from torchpipe import IterDataPipe
 from torchpipe.errors import GraphError
-from torchpipe.graph import Plan, node_name, plan
+from torchpipe.graph import plan
+from torchpipe.graph.plan import Plan
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.traits import node_name
 
 
 def source(length: int = 4) -> Any:

@@ -1,6 +1,6 @@
 """``SavedLoader``'s keys: each rank saves its own shards, and any number of ranks goes on from what all have saved.
 
-Ordinals do not talk, so that one process plays all ranks. ``tests/services/test_meshes.py`` has real ones.
+Ordinals do not talk, so that one process plays all ranks. ``tests/integrations/test_meshes.py`` has real ones.
 """
 
 from __future__ import annotations

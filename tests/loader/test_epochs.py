@@ -33,8 +33,6 @@ from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService, SnapshotPolicy
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.errors import IteratorInvalidated
-from torchpipe.integrations.torch_loaders import GraphDataset
-from torchpipe.integrations.torchdata_nodes import LoaderNode
 from torchpipe.iter import IterableWrapper
 
 SAMPLES, SIZE, SEED = 7, 2, 5
@@ -159,6 +157,8 @@ class System:
     drops = True  # an iterator can be let go of
     passes = False  # a state is one of its pass, as long as somebody has that
     ordered = True
+    is_node = False  # ``reset()`` begins its passes
+    is_dataset = False  # whose passes are each of its own
     copies = False
     seeds = False
 
@@ -205,51 +205,6 @@ class OutOfOrder(MapStyle):
     ordered = False
 
 
-class Node(System):
-    """``reset()`` is ``iter()``, with the state that is to be loaded."""
-
-    drops, passes = False, True
-
-    def __init__(self, loader: Any) -> None:
-        super().__init__(loader)
-        self._node: LoaderNode[Any] = LoaderNode(loader)
-        self._state: Any = None
-
-    def begin(self) -> Any:
-        state, self._state = self._state, None
-        self._node.reset(state)
-        return self._node
-
-    def state(self) -> Any:
-        return self._node.state_dict() if self._state is None else self._state
-
-    def load(self, state: Any) -> None:
-        super().load(state)
-        self._state = state
-
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        if self._state is not None and self._state["epoch"] != epoch:
-            self._state = None
-
-
-class AsDataset(System):
-    passes = True
-
-    @property
-    def epoch(self) -> int:
-        return int(self.loader.epoch)
-
-    def state(self) -> Any:
-        return self.loader.save()
-
-    def load(self, state: Any) -> None:
-        self.loader.restore(state)
-
-    def close(self) -> None:
-        return
-
-
 def sized() -> Any:
     return IterableWrapper(range(6)).shuffle().sharding_filter()
 
@@ -281,10 +236,6 @@ def iterable_system(**options: Any) -> System:
     return MapStyle(DataLoader(Rows(), SIZE, **options))
 
 
-def dataset_system() -> System:
-    return AsDataset(GraphDataset(unsized(), seed=SEED))
-
-
 def in_process(**options: Any) -> Any:
     return InProcessReadingService(num_shards=2, policy=partial(SnapshotPolicy, every=2), **options)
 
@@ -304,8 +255,6 @@ HERE: dict[str, tuple[Callable[[], Any], list[Callable[[], System]]]] = {
         lambda: Streams(wrong_length, 2),
         [partial(graph_system, Graph, wrong_length, in_process)],
     ),
-    "LoaderNode": (lambda: Streams(unsized, 2), [partial(graph_system, Node, unsized, in_process)]),
-    "GraphDataset": (lambda: Streams(unsized, 1), [dataset_system]),
     "DataLoader": (Orders, [map_system]),
     "rollover": (partial(Orders, rolls=True), [partial(map_system, last_batch="rollover")]),
     "device": (Orders, [partial(map_system, device="cpu")]),
@@ -440,7 +389,7 @@ class Machine(RuleBasedStateMachine):
         self.save()
 
     def save(self) -> None:
-        if isinstance(self.system, Node | AsDataset) and not self.used and self.form == "fresh":
+        if (self.system.is_node or self.system.is_dataset) and not self.used and self.form == "fresh":
             return  # there is no pass yet
         state = self.system.state()
         place, rest = self.place, self.rest
@@ -448,7 +397,7 @@ class Machine(RuleBasedStateMachine):
             place, rest = self.ended, []
         elif self.form == "fresh":
             rest = self.streams.items(place)
-        if isinstance(self.system, AsDataset) and self.form in ("fresh", "loaded") and self.ended is None:
+        if self.system.is_dataset and self.form in ("fresh", "loaded") and self.ended is None:
             return  # of the last pass, which set_epoch() and restore() leave alone
         assert state["epoch"] == place.epoch
         assert state["delivered"] == place.count or not self.system.ordered
@@ -460,7 +409,7 @@ class Machine(RuleBasedStateMachine):
         """Any state, the newest ones oftener; saved at once as well; then ``set_epoch``; then a loop."""
         state, place, rest = data.draw(st.sampled_from(self.saved[-3:]) | st.sampled_from(self.saved))
         self.system.load(state)
-        if isinstance(self.system, AsDataset):
+        if self.system.is_dataset:
             self.iterator = self.ended = None  # a pass of its own, which goes on
         else:
             self._leave()
@@ -490,7 +439,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(epoch=st.integers(0, 3))
     def set_epoch(self, epoch: int) -> None:
-        if isinstance(self.system, Node) and self.form == "parked":
+        if self.system.is_node and self.form == "parked":
             return  # its pass is there until reset(), and its state is that of the pass
         self.system.set_epoch(epoch)
         if self.form == "live":
@@ -510,13 +459,13 @@ class Machine(RuleBasedStateMachine):
         self.save()
 
     def _close(self) -> None:
-        if isinstance(self.system, AsDataset):
+        if self.system.is_dataset:
             return
         self.system.close()
         if self.form == "live":
             self._leave()
             self.form = "parked"
-        if isinstance(self.system, Node):
+        if self.system.is_node:
             self.iterator = None
 
     @rule(data=st.data())
@@ -529,7 +478,7 @@ class Machine(RuleBasedStateMachine):
     def the_older_ones_are_told(self) -> None:
         while self.older:
             iterator, kind = self.older.pop()
-            if not isinstance(self.system, AsDataset):  # whose passes are each of its own
+            if not self.system.is_dataset:  # whose passes are each of its own
                 with pytest.raises(kind):
                     next(iterator)
 
@@ -551,7 +500,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def look(self) -> None:
         expected = self.place.epoch if self.form == "live" else self._next_place().epoch
-        if isinstance(self.system, AsDataset) and self.form == "live":
+        if self.system.is_dataset and self.form == "live":
             expected = self.place.epoch + 1 if self.following is None else self.following  # of the next pass
         assert self.system.epoch == expected, self.form
 

@@ -24,8 +24,8 @@ import zstandard
 from reading_services import MultiProcessingReadingService
 from tests.servers import Page, web_server
 from torchpipe import DataLoader2
-from torchpipe.graph import fingerprint
 from torchpipe.map import MDSFile
+from torchpipe.node.fingerprint import fingerprint
 from torchpipe.testing import check_node
 
 fsspec.asyn.get_loop()  # its descriptors stay: no test is to be the one that opens them

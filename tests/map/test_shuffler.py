@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe import DataLoader2, Shuffle
+from torchpipe import DataLoader2
 from torchpipe.errors import StateError
 from torchpipe.indexed import shuffled
 from torchpipe.map import SequenceWrapper
@@ -137,7 +137,7 @@ def test_keys_and_length() -> None:
 
 def test_switching_it_off() -> None:
     node = numbers(20).shuffle()
-    assert list(DataLoader2(node, Shuffle(False))) == list(range(20))
+    assert list(DataLoader2(numbers(20).shuffle().set_shuffle(False))) == list(range(20))
     state = iterate(node).state_dict()
     off = numbers(20).shuffle().set_shuffle(False)
     with pytest.raises(StateError, match="saved with shuffling on"):

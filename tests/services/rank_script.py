@@ -19,19 +19,17 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import Dataset
 from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrapper
 
 from reading_services import (
     DistributedReadingService,
     MultiProcessingReadingService,
-    OrdinalReadingService,
     SequentialReadingService,
 )
 from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
@@ -516,100 +514,9 @@ def left_out() -> Any:
     return results
 
 
-def own_orders() -> Any:
-    """A part of the data for each rank, in an order of its own: (what follows the save, what the loaded one has)."""
-    from torch.distributed import checkpoint as dcp
-
-    from torchpipe.integrations.dcp import SavedLoader
-
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-
-    def made() -> SavedLoader[Any]:
-        torch.manual_seed(rank)
-        return SavedLoader(DataLoader(list(range(rank, 16, ranks)), 2, shuffle=True))
-
-    loader = made()
-    stream = iter(loader)
-    before = _batches([next(stream), next(stream)])
-    folder = Path(os.environ["RANKS_SHARED"]) / "own_orders"
-    dcp.save({"data": loader}, checkpoint_id=folder)
-    again = made()
-    dcp.load({"data": again}, checkpoint_id=folder)
-    return [before, _batches(stream), _batches(again)]
-
-
-def own_orders_of_rank_0() -> Any:
-    """As ``own_orders``; the state is the one that rank 0 has, as trainers save it."""
-    from torchpipe.integrations._handed import Counted
-
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-
-    def made() -> Counted[Any]:
-        torch.manual_seed(rank)
-        return Counted(DataLoader(list(range(rank, 16, ranks)), 2, shuffle=True))
-
-    loader = made()
-    stream = iter(loader)
-    before = _batches([next(stream), next(stream)])
-    saved = [loader.state_dict()]
-    dist.broadcast_object_list(saved)
-    again = made()
-    again.load_state_dict(saved[0])
-    return [before, _batches(stream), _batches(again)]
-
-
-def open_claims() -> Any:
-    """For each kind of loader, saved by each rank and by rank 0: (all numbers, those given again, those after them)."""
-    from torch.distributed import checkpoint as dcp
-
-    from torchpipe.integrations.dcp import SavedLoader
-
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    kinds: dict[str, Callable[[], Any]] = {
-        "own orders": lambda: DataLoader(list(range(rank, 16, ranks)), None, shuffle=True),
-        "sampler": lambda: DataLoader(range(16), 1, sampler=DistributedSampler(range(16), ranks, rank)),  # type: ignore[arg-type]
-        "shards": lambda: DataLoader2(
-            IterableWrapper(range(16)).shuffle().sharding_filter(),
-            reading_service=OrdinalReadingService(3, rank, ranks, total_shards=4),
-        ),
-    }
-    found = []
-    for name, make in kinds.items():
-        torch.manual_seed(rank)
-        whole = [int(item) for item in make()]
-        for way in ("dcp", "rank 0")[: 1 if name == "shards" else 2]:  # ordinals do not talk
-            torch.manual_seed(rank)
-            saved = SavedLoader(make())
-            claims = saved.loader.claims(ahead=8)
-            for claim in islice(claims, 4 + rank):
-                if claim.ordinal % 3 != rank:
-                    claim.done()
-            torch.manual_seed(9 + rank)
-            again = SavedLoader(make())
-            claims = again.loader.claims(ahead=20)
-            if way == "dcp":
-                folder = Path(os.environ["RANKS_SHARED"]) / f"claims {name}"
-                dcp.save({"data": saved}, checkpoint_id=folder)
-                dcp.load({"data": again}, checkpoint_id=folder)
-            else:
-                state = [super(SavedLoader, saved).state_dict()]
-                dist.broadcast_object_list(state)
-                super(SavedLoader, again).load_state_dict(state[0])
-            found.append([name, way, whole, [[claim.ordinal, int(claim.item)] for claim in claims]])
-    told = []
-    for loader in (
-        DataLoader(list(range(16)), 1, distributed=True),
-        DataLoader(graph := IterableWrapper(range(16)).sharding_filter(), 1),
-        DataLoader2(graph, reading_service=_service(None)),
-    ):
-        try:
-            loader.claims()
-        except ValueError as error:
-            told.append(str(error))
-    return [found, told]
-
-
-def main(folder: Path, rank: int, world_size: int, scenarios: list[str]) -> None:
+def main(scenarios: dict[str, Any]) -> None:
+    """Plays those of ``scenarios`` that the command line names, in a process group."""
+    folder, rank, world_size, names = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -618,13 +525,13 @@ def main(folder: Path, rank: int, world_size: int, scenarios: list[str]) -> None
         world_size=world_size,
         timeout=timedelta(seconds=TIMEOUT_S),
     )
-    for name in scenarios:
-        result = globals()[name]()
+    for name in names:
+        result = scenarios[name]()
         (folder / f"{name}.{rank}.json").write_text(json.dumps(result))
-    if "a_rank_is_killed" not in scenarios and dist.is_initialized():
+    if "a_rank_is_killed" not in names and dist.is_initialized():
         dist.barrier()  # a rank that ends while another one still connects to it would be an error there
         dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    main(globals())

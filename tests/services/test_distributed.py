@@ -39,13 +39,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory, shared: Path, warm: Warm) -> Start:
     """Plays scenarios in a group of processes. Returns their results, in the order of ranks, and the exit codes."""
+    return starting("tests.services.rank_script", tmp_path_factory, shared, warm)
+
+
+def starting(script: str, tmp_path_factory: pytest.TempPathFactory, shared: Path, warm: Warm) -> Start:
+    """The same for the scenarios of another module."""
 
     def run(world_size: int, *scenarios: str) -> tuple[Results, list[int]]:
         folder = tmp_path_factory.mktemp("ranks")
-        commands = [
-            ["-m", "tests.services.rank_script", str(folder), str(rank), str(world_size), *scenarios]
-            for rank in range(world_size)
-        ]
+        commands = [["-m", script, str(folder), str(rank), str(world_size), *scenarios] for rank in range(world_size)]
         ended = warm.run_together(commands, cwd=ROOT, env=os.environ | {"RANKS_SHARED": str(shared)})
         said = "\n".join((one.stdout + one.stderr)[-3000:] for one in ended)
         codes = [one.returncode for one in ended]
@@ -384,34 +386,3 @@ def test_a_rank_alone_in_a_collective_is_told_who_is_missing(four: Results) -> N
 
 def test_a_loader_goes_on_without_the_process_group_that_it_was_made_in(four: Results) -> None:
     assert four["destroyed"] == [True] * 4
-
-
-@pytest.fixture(scope="module")
-def apart(start: Start) -> Results:
-    return start(2, "own_orders", "own_orders_of_rank_0", "open_claims")[0]
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("name", ["own_orders", "own_orders_of_rank_0"])
-def test_a_rank_with_an_order_of_its_own_loads_its_own(apart: Results, name: str) -> None:
-    for rank, (before, rest, loaded) in enumerate(apart[name]):
-        assert loaded == rest
-        assert sorted(number for batch in [*before, *rest] for number in batch) == list(range(rank, 16, 2))
-
-
-@pytest.mark.sample
-def test_a_rank_is_given_its_own_open_claims_again(apart: Results) -> None:
-    """By torch.distributed.checkpoint, and by a state that rank 0 has for all."""
-    for rank, (ways, _) in enumerate(apart["open_claims"]):
-        assert len(ways) == 5
-        for name, way, whole, again in ways:
-            still_open = [number for number in range(4 + rank) if number % 3 == rank]
-            assert again == [[number, whole[number]] for number in (*still_open, *range(4 + rank, 8))], (name, way)
-
-
-@pytest.mark.sample
-def test_a_loader_whose_ranks_wait_for_each_other_has_no_claims(apart: Results) -> None:
-    for _, told in apart["open_claims"]:
-        assert [text.partition(": ")[0] for text in told] == [
-            "each rank takes claims at its own pace, and the ranks of this loader begin epochs together"
-        ] * 3

@@ -12,6 +12,7 @@ from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
+from torchpipe.state.codec import from_text
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans())))
@@ -23,6 +24,10 @@ def test_a_cursor_counts_from_its_newest_snapshot(steps: list[tuple[int, bool]])
         snapshot_at = position if snapshot else snapshot_at
     assert int(cursor.snapshot or b"0") == snapshot_at
     assert snapshot_at + cursor.skip == position
+
+
+def test_an_older_cursor_says_one_thing_more_which_is_left_aside() -> None:
+    assert decode(from_text("VFBTAtZCp6IAAAABkJXHAAzAAwNN")) == Cursor(None, 3, 3)
 
 
 def test_a_cursor_is_a_state() -> None:

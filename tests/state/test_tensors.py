@@ -15,7 +15,6 @@ from torchpipe.state import decode, encode
 from torchpipe.state.copying import copy_item
 from torchpipe.state.kinds import KINDS
 from torchpipe.state.tensors import bytes_of, is_plain, reduce_tensor
-from torchpipe.xla.spawn import SharedCopy
 
 
 def in_graph(tensor: torch.Tensor) -> torch.Tensor:
@@ -27,11 +26,7 @@ def load_and_dump(tensor: torch.Tensor) -> torch.Tensor:
     return load_items(*dump_items([tensor]))[0]  # type: ignore[no-any-return]
 
 
-ELSEWHERE: list[Callable[[torch.Tensor], torch.Tensor]] = [
-    in_graph,
-    lambda tensor: SharedCopy(tensor).get(),
-    load_and_dump,
-]
+ELSEWHERE: list[Callable[[torch.Tensor], torch.Tensor]] = [in_graph, load_and_dump]
 
 
 @pytest.mark.parametrize("way", [*ELSEWHERE, lambda tensor: decode(encode(tensor))])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_torchdata_names import offered, told
+from tests.torchdata.test_names import offered, told
 from tests.warm import Warm
 
 ROOT = Path(__file__).parents[2]

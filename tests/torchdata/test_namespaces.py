@@ -9,8 +9,8 @@ import pytest
 
 import torchpipe.iter
 import torchpipe.torchdata
-from tests.test_torchdata_names import offered, told
-from torchpipe.graph import describe_graph
+from tests.torchdata.test_names import offered, told
+from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.functional import registered
 from torchpipe.public_names import FORMS, NAMES
 

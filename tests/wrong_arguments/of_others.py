@@ -12,7 +12,7 @@ from torchpipe import functional_datapipe, shared_list
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.storage.content import check_compression, recompress
 from torchpipe.formats.storage.paths import expand_paths
-from torchpipe.graph import check_shuffle_before_sharding, plan, replace_dp, replace_node, to_dot, traverse_dps
+from torchpipe.graph import plan, replace_node, to_dot
 from torchpipe.iter import IterableWrapper
 from torchpipe.randomness.seeds import check_seed
 
@@ -29,17 +29,9 @@ ROWS: list[Row] = [
         for function, word in (
             (plan, "IterDataPipe"),
             (to_dot, "IterDataPipe"),
-            (check_shuffle_before_sharding, "IterDataPipe"),
-            (traverse_dps, "datapipe"),
         )
     ),
     ("replace_node: another graph's", lambda: replace_node(source().map(abs), source(), source()), ValueError, "node"),
-    (
-        "replace_dp: another graph's",
-        lambda: replace_dp(traverse_dps(source()), source(), source()),
-        ValueError,
-        "graph",
-    ),
     ("check_seed: seed", lambda: check_seed(-1), ValueError, "seed"),
     *(("check_seed: seed", partial(check_seed, value), TypeError, "seed") for value in (1.0, "1", None)),  # type: ignore[arg-type]
     *(

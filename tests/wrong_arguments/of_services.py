@@ -1,4 +1,4 @@
-"""Wrong arguments of ``DataLoader2`` and its methods, of reading services, and of what works with other loaders."""
+"""Wrong arguments of ``DataLoader2`` and its methods and of reading services."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from reading_services import (
     PreparingReadingService,
     SequentialReadingService,
 )
+from reading_services.ranks.ordinals import ordinal
 from tests.services.ranks import FixedRank
 from tests.wrong_arguments.rows import Row, calls
 from torchpipe import DataLoader2
-from torchpipe.graph.adapters import Shuffle
-from torchpipe.integrations.torch_loaders import GraphDataset
-from torchpipe.integrations.torchdata_nodes import LoaderNode, NodesReader
 from torchpipe.iter import IterableWrapper
 
 __all__ = ["ROWS"]
@@ -120,20 +118,13 @@ LOADERS: list[Row] = [
         ("limit: num_batches", partial(limited, num_batches=value), TypeError, "num_batches")
         for value in (1.5, "2", True)
     ),
-    ("Shuffle: enable", lambda: Shuffle("yes"), TypeError, "enable"),  # type: ignore[arg-type]
-    ("Shuffle: datapipe", lambda: Shuffle()([1]), TypeError, "datapipe"),
 ]
 
-OTHER_LOADERS: list[Row] = [
-    *calls(
-        "GraphDataset",
-        partial(GraphDataset, graph()),
-        ({"rank": 1}, ValueError, "world_size"),
-        ({"rank": 2, "world_size": 2}, ValueError, "rank"),
+ORDINALS: list[Row] = [
+    *(
+        ("ordinal: rank", partial(ordinal, *arguments), ValueError, "rank")
+        for arguments in ((1, None), (None, 2), (2, 2), (-1, 2))
     ),
-    ("GraphDataset: datapipe", lambda: GraphDataset([1]), TypeError, "datapipe"),  # type: ignore[arg-type]
-    ("LoaderNode: loader", lambda: LoaderNode([1]), TypeError, "DataLoader2"),  # type: ignore[arg-type]
-    ("NodesReader: make", lambda: NodesReader(3), TypeError, "make"),  # type: ignore[arg-type]
 ]
 
-ROWS: list[Row] = [*WORKERS, *RANKS, *LOADERS, *OTHER_LOADERS]
+ROWS: list[Row] = [*ORDINALS, *WORKERS, *RANKS, *LOADERS]

@@ -1,6 +1,7 @@
 """What users call wrongly is refused at once, by an error of the right type that names the parameter.
 
-The rows are in the files beside this one. What an error says besides is nobody's promise.
+The rows are in the files beside this one, and in ``wrong_arguments`` of each ring's folder. What an error says besides
+is nobody's promise.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.rings import added_by_rings
 from tests.wrong_arguments import of_data, of_devices, of_iter, of_map, of_others, of_services
 from tests.wrong_arguments.right import needed, others_of
 from tests.wrong_arguments.rows import Row
@@ -20,19 +22,13 @@ from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.functional import registered
 
-OF_PATHS = {form for form in registered("iter") if form.startswith(("list_", "read_"))} - {
-    "list_files_by_s3",
-    "read_from_gdrive",
-    "read_from_http",
-    "read_from_remote",
-    "read_from_stream",
-}  # these take paths in place of an input
+RINGS = [*added_by_rings("wrong_arguments")]
+WITH_FORMS = [ring for ring in RINGS if hasattr(ring, "FORMS")]
+OF_PATHS = {form for form in registered("iter") if form.startswith(("list_", "read_"))} - {"read_from_http"}.union(
+    *(ring.STREAMS for ring in WITH_FORMS)
+)  # these take paths in place of an input
 NOTHING_WRONG = {
     "iter": {
-        "add_index": "any name of a column will do",
-        "drop": "any key or place will do: whether an item has it is seen there",
-        "flatten": "any key or place will do",
-        "rows2columnar": "any names will do: how many there have to be is seen at a batch",
         "sharding_filter": "torch takes any group",
         "zip": "strict is true or false of anything",
         "zip_longest": "any fill_value will do",
@@ -75,6 +71,7 @@ ROWS: list[Any] = [
     *of_services.ROWS,
     *of_devices.ROWS,
     *of_others.ROWS,
+    *(row for ring in RINGS for row in ring.ROWS),
 ]
 PARAMETERS = [row if hasattr(row, "marks") else pytest.param(*row, id=row[0]) for row in ROWS]
 
@@ -91,8 +88,9 @@ def test_a_wrong_argument_is_refused_by_its_name(
 
 @pytest.mark.parametrize("kind", ["iter", "map"])
 def test_each_form_with_arguments_has_rows_or_takes_nothing_wrong(kind: str) -> None:
-    forms = of_iter.FORMS if kind == "iter" else of_map.FORMS
+    rings = WITH_FORMS if kind == "iter" else []
+    forms = [*(of_iter.FORMS if kind == "iter" else of_map.FORMS), *(row for ring in rings for row in ring.FORMS)]
     have = {name.split(": ")[0].removeprefix("map ") for name, *_ in forms}
     takes = {form for form, cls in forms_of(kind).items() if others_of(cls)}
-    assert takes - have == set(NOTHING_WRONG[kind])
+    assert takes - have == {*NOTHING_WRONG[kind]}.union(*(ring.NOTHING_WRONG for ring in rings))
     assert have <= set(forms_of(kind))

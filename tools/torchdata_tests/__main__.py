@@ -4,8 +4,9 @@
     python -m tools.torchdata_tests data [pytorch/test/test_datapipe.py of torch 2.6]
 
 Needs expecttest and parameterized beside the project's test environment. Each statement of a test counts by itself, so
-that one deliberate difference hides nothing behind it. Those in tests/torchdata09_differences.txt are known, each with
-a kind of which tools/peer_suites.md gives the reason; any other makes this fail, as does a known one that is gone.
+that one deliberate difference hides nothing behind it. Those in tests/torchdata/torchdata09_differences.txt are known,
+each with a kind of which tools/peer_suites.md gives the reason; any other makes this fail, as does a known one that is
+gone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tools.torchdata_tests.rewriting import rewritten, with_imports
 from tools.torchdata_tests.softly import FOLLOWS
 
 ROOT = Path(__file__).parents[2]
-KNOWN = ROOT / "tests" / "torchdata09_differences.txt"
+KNOWN = ROOT / "tests" / "torchdata" / "torchdata09_differences.txt"
 LEFT_OUT = {
     "test_audio_examples.py": "examples that need torchaudio",
     "test_text_examples.py": "examples that need torchtext and downloads",

@@ -13,13 +13,13 @@ PLACES = {
     "torchpipe.map": ["torchpipe.map", "torchpipe"],
     "torchdata.datapipes.utils": ["torchpipe.utils"],
     "torchdata.dataloader2": ["torchpipe", "reading_services"],
-    "torchdata.dataloader2.adapter": ["torchpipe", "torchpipe.graph.adapters"],
-    "torchdata.dataloader2.graph": ["torchpipe.graph"],
-    "torchdata.dataloader2.graph.settings": ["torchpipe.graph"],
+    "torchdata.dataloader2.adapter": ["torchpipe.torchdata.dataloader2.adapter"],
+    "torchdata.dataloader2.graph": ["torchpipe.torchdata.dataloader2.graph"],
+    "torchdata.dataloader2.graph.settings": ["torchpipe.torchdata.dataloader2.graph.settings"],
+    "torchdata.dataloader2.linter": ["torchpipe.torchdata.dataloader2.linter"],
     "torchdata.dataloader2.random": ["torchpipe"],
 }
-RENAMED = {"_check_shuffle_before_sharding": "torchpipe.graph.check_shuffle_before_sharding"}
-RENAMED["PrefetchTimeoutError"] = "torchpipe.errors.RankError"
+RENAMED = {"PrefetchTimeoutError": "torchpipe.errors.RankError"}
 TEXTS = [
     (r"\btorchdata\.datapipes\.(iter|map)\b(?!\.)", r"torchpipe.\1"),
     (r"^import torchdata$", "import torchpipe.iter\nimport torchpipe.map"),

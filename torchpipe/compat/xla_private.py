@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["op_sharding", "runtime_runs", "send", "sharding_spec", "start_step"]
+__all__ = ["op_sharding", "runtime_part", "send", "sharding_spec", "start_step"]
 
 
 def _native() -> Any:
@@ -18,9 +18,19 @@ def _native() -> Any:
     return vars(torch_xla)["_XLAC"]
 
 
-def runtime_runs() -> bool:
-    """Whether XLA's runtime has been started. The public functions start it, and then processes cannot be forked."""
-    return bool(_native()._xla_runtime_is_initialized())
+def runtime_part() -> tuple[int, int] | None:
+    """The number of this thread's part of the run and of all parts (processes, under SPMD); None before XLA's runtime.
+
+    The public functions would start it, and then processes cannot be forked.
+    """
+    if not _native()._xla_runtime_is_initialized():
+        return None
+    import torch_xla.runtime
+
+    runtime: Any = torch_xla.runtime
+    if runtime.is_spmd():
+        return runtime.process_index(), runtime.process_count()
+    return runtime.global_ordinal(), runtime.world_size()
 
 
 def send(tensors: list[torch.Tensor], devices: list[str], specs: list[Any]) -> list[torch.Tensor]:

@@ -65,7 +65,6 @@ class Dispatched(IterDataPipe[Any]):
     """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
 
     divides = True
-    _torchpipe_chooses = None  # the dispatcher may make again what shards have had
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardPosition
-from torchpipe.execution.shard import Chunk, other_choices
+from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import COMPRESSED, REPLAYS
-from torchpipe.node.course import course_after
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.state.rotation import Rotation
 
@@ -102,19 +101,19 @@ def item_before(shard: int, cursor: Cursor) -> ShardPosition:
     return ShardPosition(shard=shard, cursor=before, count=cursor.count - 1, lane=shard, snapshot_first=True)
 
 
-def cursor_from(chunk: Chunk, shard: int, cursor: Cursor, words: str) -> Cursor:
-    """``cursor`` with the snapshot of ``chunk``, which is the first one from :func:`item_before`; ``words``: its items.
+def cursor_from(chunk: Chunk, shard: int, cursor: Cursor) -> Cursor:
+    """``cursor`` with the snapshot of ``chunk``, which is the first one from :func:`item_before`.
 
-    Raises: StateError if it carries none; StateMismatchError if it was not made as the item before was.
+    Raises: StateError if it carries none.
     """
     if chunk.error is not None:
         error = chunk.error
         raise no_exact(shard, cursor.count, f"{type(error).__name__}: {error}") from error
-    if not chunk.items or (chunk.choices and cursor.course not in (None, course_after(chunk.choices, 1))):
-        raise StateMismatchError(other_choices(shard, cursor.count, words))
+    if not chunk.items:
+        raise no_exact(shard, cursor.count, "the shard ends before it when its items are made again")
     if chunk.notice is not None or chunk.snapshot is None:
         raise no_exact(shard, cursor.count, str(chunk.notice))
-    return Cursor(chunk.snapshot, 0, cursor.count, cursor.course)
+    return Cursor(chunk.snapshot, 0, cursor.count)
 
 
 _LATER = "Take it a few items later, or save without exact=True"

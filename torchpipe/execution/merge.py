@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 from torchpipe.errors import GraphError, IteratorInvalidated, StateError
@@ -25,7 +25,6 @@ from torchpipe.execution.provider import AHEAD, ShardPosition, ShardProvider, St
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
-from torchpipe.node.course import Choices, course_after
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor
@@ -100,33 +99,8 @@ class Merges:
 
 
 _ALL = 1 << 62
-CourseAt: TypeAlias = int | tuple[Choices, int] | None
-"""The course of a shard: after so many items of those that the choices were taken with; None: not known."""
-CursorParts: TypeAlias = tuple[bytes | None, int, int, CourseAt]
-"""A shard's position: a snapshot, the items to drop after it, the items before all, its course."""
-
-
-def _cursor(snapshot: bytes | None, skip: int, count: int, course: CourseAt) -> Cursor:
-    return Cursor(snapshot, skip, count, course_after(*course) if isinstance(course, tuple) else course)
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Items number ``first`` to ``last`` - 1 of a chunk."""
-
-    choices: Choices
-    first: int
-    last: int
-
-
-def _course_after(chosen: Sequence[_Chosen], items: int) -> CourseAt:
-    """The course after so many items, at least one, of all of ``chosen``."""
-    for part in chosen:
-        at = part.first + items
-        if at <= part.last:
-            return part.choices, at
-        items = at - part.last
-    return None
+CursorParts: TypeAlias = tuple[bytes | None, int, int]
+"""A shard's position: a snapshot, the items to drop after it, the items before all."""
 
 
 @dataclass(slots=True)
@@ -134,15 +108,12 @@ class _Rest:
     """What is at hand of a shard, and in no block. ``snapshots``: each after so many of the items."""
 
     items: list[Any] = field(default_factory=list)
-    chosen: list[_Chosen] = field(default_factory=list)  # in the order of the items, where it is told
     snapshots: list[tuple[int, bytes]] = field(default_factory=list)
     ended: bool = False
     error: BaseException | None = None  # after the items
     after: bytes | None = None  # where the next pass begins
 
     def add(self, chunk: Chunk) -> None:
-        if chunk.choices is not None and chunk.items:
-            self.chosen.append(_Chosen(chunk.choices, 0, len(chunk.items)))
         self.items = [*self.items, *chunk.items] if self.items else chunk.items
         if chunk.ended:
             self.after = chunk.snapshot
@@ -150,20 +121,12 @@ class _Rest:
             self.snapshots.append((len(self.items), chunk.snapshot))
         self.ended, self.error = chunk.ended, chunk.error
 
-    def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]], list[_Chosen]]:
-        """The first ``count`` items, the snapshots on the way, and what was chosen."""
+    def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]]]:
+        """The first ``count`` items, and the snapshots on the way."""
         taken, self.items = self.items[:count], self.items[count:]
         snapshots = [(at, snapshot) for at, snapshot in self.snapshots if at <= count]
         self.snapshots = [(at - count, snapshot) for at, snapshot in self.snapshots if at > count]
-        chosen = list[_Chosen]()
-        while count > 0 and self.chosen:
-            part = self.chosen.pop(0)
-            last = min(part.last, part.first + count)
-            chosen.append(_Chosen(part.choices, part.first, last))
-            if last < part.last:
-                self.chosen.insert(0, _Chosen(part.choices, last, part.last))
-            count -= last - part.first
-        return taken, snapshots, chosen
+        return taken, snapshots
 
     @property
     def open(self) -> bool:
@@ -194,7 +157,6 @@ class MergePosition:
     block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
     size: int = 0  # of the block, when it was full
     snapshots: list[list[tuple[int, bytes]]] = field(default_factory=list)  # of the shards in turn, in the block
-    chosen: list[list[_Chosen]] = field(default_factory=list)  # the same
     single_shard: bool = False  # all of the block is of the shard whose turn it is
 
     @property
@@ -207,29 +169,29 @@ class MergePosition:
         cursors, among = list(self.cursors), len(self.in_turn)
         for number, shard in enumerate(self.in_turn[:taken]):
             items = -(-(taken - number) // among)
-            snapshot, skip, count, _ = cursors[shard]
+            snapshot, skip, count = cursors[shard]
             skip += items
             for at, newer in self.snapshots[number]:
                 if at <= items:
                     snapshot, skip = newer, items - at
-            cursors[shard] = (snapshot, skip, count + items, _course_after(self.chosen[number], items))
+            cursors[shard] = (snapshot, skip, count + items)
         if not self.ragged:
             turns = min(1, taken) if self.single_shard else taken
             return cursors, (self.turn + turns) % len(self.live) if self.live else 0, False
-        turn, ahead = turn_of([count for _, _, count, _ in cursors], self.live)
+        turn, ahead = turn_of([count for _, _, count in cursors], self.live)
         return cursors, turn, any(ahead)
 
     def rotation(self, taken: int, items_behind: int) -> Rotation:
         """The same as a state."""
         cursors, turn, ragged = self.after(taken)
-        return Rotation(tuple(_cursor(*parts) for parts in cursors), tuple(self.live), turn, ragged, items_behind)
+        return Rotation(tuple(Cursor(*parts) for parts in cursors), tuple(self.live), turn, ragged, items_behind)
 
 
 def shards_in_turn(cursors: list[CursorParts], live: list[int], turn: int, ragged: bool) -> tuple[list[int], int, bool]:
     """(the shards in the order of their turns, whose turn it is, are some ahead of others). Those ahead wait."""
     if not ragged:
         return live[turn:] + live[:turn], turn, False
-    turn, ahead = turn_of([count for _, _, count, _ in cursors], live)
+    turn, ahead = turn_of([count for _, _, count in cursors], live)
     if any(ahead):
         return [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds], turn, True
     return live[turn:] + live[:turn], turn, False
@@ -254,7 +216,7 @@ class MergeIterator(NodeIterator[Any]):
         self._first_lane = branch * start.num_shards
         self._merges = merges
         shards = list(range(len(self._numbers)))
-        self._position = MergePosition([(None, 0, 0, None)] * len(shards), shards)
+        self._position = MergePosition([(None, 0, 0)] * len(shards), shards)
         self._items_behind = 0  # another rank's shards have given so many more: they are left when all end
         self._rests = [_Rest() for _ in shards]
         self._between = True  # no block is being made, nor was that interrupted
@@ -267,7 +229,7 @@ class MergeIterator(NodeIterator[Any]):
     def delivered(self) -> int:
         """The number of items handed out in this epoch, those before a restore included."""
         position = self._position
-        return sum(count for _, _, count, _ in position.cursors) + position.taken
+        return sum(count for _, _, count in position.cursors) + position.taken
 
     @property
     def block(self) -> list[Any]:
@@ -294,9 +256,7 @@ class MergeIterator(NodeIterator[Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         rotation = Rotation.from_state(state, len(self._rests))
         announce_replays((cursor, cursor.count) for cursor in rotation.cursors)
-        cursors: list[CursorParts] = [
-            (cursor.snapshot, cursor.skip, cursor.count, cursor.course) for cursor in rotation.cursors
-        ]
+        cursors: list[CursorParts] = [(cursor.snapshot, cursor.skip, cursor.count) for cursor in rotation.cursors]
         self._position = MergePosition(cursors, list(rotation.live), rotation.turn, rotation.ragged)
         self._items_behind = rotation.items_behind
 
@@ -306,12 +266,12 @@ class MergeIterator(NodeIterator[Any]):
         return [
             ShardPosition(
                 shard=self._numbers[index],
-                cursor=replace(_cursor(*parts), count=parts[1]),
-                count=parts[2],
+                cursor=Cursor(snapshot, skip),
+                count=count,
                 branch=self.branch,
                 lane=self._lane(index),
             )
-            for index, parts in ((index, at.cursors[index]) for index in at.live)
+            for index, (snapshot, skip, count) in ((index, at.cursors[index]) for index in at.live)
         ]
 
     def beginning_of(self, branch: int) -> list[ShardPosition]:
@@ -399,14 +359,13 @@ class MergeIterator(NodeIterator[Any]):
         # Full rounds, and of one more round as many as come before the first shard that has nothing left
         size = min(min(ready) * len(in_turn) + ready.index(min(ready)), most, len(in_turn) if ragged else most)
         block: list[Any] = [None] * size
-        snapshots, chosen = [], []
+        snapshots = []
         for index, shard in enumerate(in_turn):
-            items, on_the_way, chosen_there = self._rests[shard].take(-(-(size - index) // len(in_turn)))
+            items, on_the_way = self._rests[shard].take(-(-(size - index) // len(in_turn)))
             block[index :: len(in_turn)] = items
             snapshots.append(on_the_way)
-            chosen.append(chosen_there)
         block.reverse()
-        return MergePosition(cursors, live, turn, ragged, in_turn, block, size, snapshots, chosen)
+        return MergePosition(cursors, live, turn, ragged, in_turn, block, size, snapshots)
 
     def stats(self) -> MergeStats:
         """How long it waited, for whom. Any thread."""

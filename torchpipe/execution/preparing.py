@@ -12,28 +12,53 @@ from typing import Any, TypeAlias
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.execution.interface import SubstitutesOf
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
-from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, is_node
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 
-__all__ = ["Begin", "PreparingReadingService", "executable"]
+__all__ = ["Begin", "PreparingReadingService", "executable", "handed_on"]
 
 Begin: TypeAlias = Callable[[EpochStart], NodeIterator[Any]]
 """Begins an epoch in the services that follow."""
 
 
+def handed_on(to: str) -> Any:
+    """A member that the service in the attribute ``to`` answers."""
+    return _HandedOn(to)
+
+
+class _HandedOn:
+    def __init__(self, to: str) -> None:
+        self._to = to
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, service: Any, owner: type) -> Any:
+        return self if service is None else getattr(getattr(service, self._to), self._name)
+
+    def __set__(self, service: Any, value: Any) -> None:
+        setattr(getattr(service, self._to), self._name, value)
+
+
 class PreparingReadingService(ReadingServiceInterface):
     """Has a say in the graph, the start and the stream of an epoch that another service executes.
 
-    It stands before that service in a :class:`SequentialReadingService`; alone, or as the last one, it executes the
-    graph in process. Override what is needed: :meth:`prepare`, ``prepare_iteration``, :meth:`run_iteration`,
-    :meth:`release`, :meth:`describe`, and ``rank``, ``world_size`` and ``agreed_length``. All are called in the user's
-    thread, and so are pulls from the iterator that ``run_iteration`` returns.
+    It stands before that service in a :class:`SequentialReadingService`, which makes what follows its ``_executing``;
+    alone, or as the last one, it executes the graph in process. Override what is needed: :meth:`prepare`,
+    ``prepare_iteration``, :meth:`run_iteration`, :meth:`release`, :meth:`describe`, and ``rank``, ``world_size`` and
+    ``agreed_length``. All are called in the user's thread, and so are pulls from the iterator that ``run_iteration``
+    returns.
     """
 
     def __init__(self) -> None:
         self._executing: ReadingServiceInterface = InProcessReadingService()
+
+    default_num_shards = handed_on("_executing")
+    fixed_num_shards = handed_on("_executing")
+    measuring = handed_on("_executing")
+    figures = handed_on("_executing")
+    finalize_iteration = handed_on("_executing")
 
     def prepare(self, datapipe: DataPipe) -> DataPipe:
         """Check the graph; what is returned is the graph for the services that follow."""
@@ -61,14 +86,6 @@ class PreparingReadingService(ReadingServiceInterface):
             self.finalize()
             raise
 
-    @property
-    def default_num_shards(self) -> int:
-        return self._executing.default_num_shards
-
-    @property
-    def fixed_num_shards(self) -> int | None:
-        return self._executing.fixed_num_shards
-
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         return self.run_iteration(start, self._executing.initialize_iteration)
 
@@ -78,9 +95,6 @@ class PreparingReadingService(ReadingServiceInterface):
     def exact_position(self, start: EpochStart, *, may_replay: bool = False) -> dict[str, Any]:
         return self._executing.exact_position(self.hosting(start), may_replay=may_replay)
 
-    def finalize_iteration(self) -> None:
-        self._executing.finalize_iteration()
-
     def finalize(self) -> None:
         try:
             self._executing.finalize()
@@ -89,17 +103,6 @@ class PreparingReadingService(ReadingServiceInterface):
 
     def explain(self, num_shards: int | None = None) -> str:
         return f"{self.describe()}\n{self._executing.explain(num_shards)}"
-
-    @property
-    def measuring(self) -> bool:
-        return self._executing.measuring
-
-    @measuring.setter
-    def measuring(self, value: bool) -> None:
-        self._executing.measuring = value
-
-    def figures(self) -> ServiceFigures:
-        return self._executing.figures()
 
 
 def executable(service: ReadingServiceInterface) -> ReadingServiceInterface:

@@ -31,7 +31,8 @@ from torchpipe.execution.turns import TurnsIterator
 from torchpipe.execution.unordered import UnorderedMerge
 from torchpipe.formats.pieces.undivided import advice
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.graph import Plan, draw, plan
+from torchpipe.graph import draw, plan
+from torchpipe.graph.plan import Plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.graph.rows import read_by_every_shard
 from torchpipe.iter.running.prefetch import Prefetcher
@@ -224,7 +225,7 @@ class ShardedReadingService(ReadingServiceInterface):
             except StateError as error:
                 raise no_exact(shard, cursor.count, str(error)) from error
             if snapshot is not None:
-                made[shard] = Cursor(snapshot, 0, cursor.count, cursor.course)
+                made[shard] = Cursor(snapshot, 0, cursor.count)
         return made
 
     def _manages_random(self) -> bool:

@@ -45,9 +45,9 @@ class RoundsMerge(MergeIterator):
         some shards have ended there, and that is not to be, or before their first item.
         """
         while True:
-            ends = [count + len(rest.items) for (_, _, count, _), rest in zip(cursors, self._rests)]
+            ends = [count + len(rest.items) for (_, _, count), rest in zip(cursors, self._rests)]
             whole = min(ends)
-            left = sum(max(0, whole - count) for _, _, count, _ in cursors)
+            left = sum(max(0, whole - count) for _, _, count in cursors)
             first = [shard for shard, end in enumerate(ends) if end == whole]
             more = [shard for shard in first if shard in live and self._rests[shard].open]
             if left > self._items_behind:
@@ -70,7 +70,7 @@ class RoundsMerge(MergeIterator):
             return left
 
     def _note_left_over(self, cursors: list[CursorParts]) -> None:
-        ends = [count + len(rest.items) for (_, _, count, _), rest in zip(cursors, self._rests)]
+        ends = [count + len(rest.items) for (_, _, count), rest in zip(cursors, self._rests)]
         self.ended_first = [self._numbers[shard] for shard, end in enumerate(ends) if end == min(ends)]
         items, exact = self.left()
         if items or not exact:

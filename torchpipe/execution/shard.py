@@ -20,10 +20,9 @@ from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
-from torchpipe.node.course import Choices, Course, has_course
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
-from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
+from torchpipe.node.iterator import NodeIterator, refusing_misfits
 from torchpipe.node.traits import (
     DataPipe,
     goes_on,
@@ -41,7 +40,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs", "items_word", "other_choices"]
+__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs"]
 
 T = TypeVar("T")
 
@@ -54,11 +53,9 @@ _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 _BEFORE = "before"  # in a shard's snapshot: the global random states of what stands before sharding points
 _ASSUMPTIONS = "premises"  # in a shard's snapshot: [node_id, assumption()] of nodes
-_COURSE = "course"  # in a shard's snapshot: the choices up to there, if they are known
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 _NOT_KNOWN: Any = object()  # in the place of an item
-_NO_COURSE = Course()
 
 
 @dataclass(slots=True)
@@ -67,7 +64,7 @@ class Chunk:
 
     ``snapshot`` describes the position after the last item; ``ended`` says that the shard has no more: then it says
     where the next pass begins, if that is not the start. ``error`` was raised after the last item, in place of the next
-    one. ``notice`` is a warning for the user. ``choices``: those up to each of the items, where they are known.
+    one. ``notice`` is a warning for the user.
     """
 
     items: list[Any] = field(default_factory=list)
@@ -75,7 +72,6 @@ class Chunk:
     ended: bool = False
     error: BaseException | None = None
     notice: str | None = None
-    choices: Choices | None = None
 
 
 class Keep(Protocol):
@@ -166,7 +162,7 @@ class Shard:
             **spec.in_context,
             section=self.section,
             substitutes={} if self.substitutes_of is None else self.substitutes_of(graph),
-            shared=SharedByPass(assumed=assumed, course=Course(not self.section and has_course(graph))),
+            shared=SharedByPass(assumed=assumed),
             host=Host(
                 encodes=True,
                 strict=spec.strict,
@@ -193,14 +189,14 @@ class Shard:
         except Exception as error:
             if position:
                 at = spec.describe(position, _word_of(graph))
-                add_position(error, f"one of the {items_word(graph)} before {at}, which are made again")
+                add_position(error, f"one of the {_items_word(graph)} before {at}, which are made again")
             raise
         self._stream = self._iterator.items()
         self.produced = self._first = position
 
     def _go_to(self, cursor: Cursor, state: Any, context: Context) -> None:
         """Bring the pass that has begun to ``cursor``, whose snapshot says ``state``."""
-        spec, course = self.spec, context.shared.course
+        spec = self.spec
         self._holders = Holders(self._iterator)
         if state is not None:
             with refusing_misfits(f"shard {spec.shard}"):
@@ -208,12 +204,11 @@ class Shard:
             # Outside: it may replay, and functions of the user's may fail
             again = Cursor.from_state(saved)
             if again is not None and again.snapshot is None:
-                last = self._iterator.drop(again.skip, course.step)
+                last = self._iterator.drop(again.skip)
                 if "check" in state:
                     self._check_replay(again.skip, last, state["check"])
             else:
                 self._iterator.load_state_dict(saved)
-                course.load_state(None if state.get(_COURSE) is None else stored_count(state, _COURSE, 0xFFFFFFFF))
             if not self.manage_random and (state.get("random") or any(state.get(_BEFORE, {}).values())):
                 raise StateError(
                     "the state holds global random states, which functions have drawn from, and here items are made in "
@@ -225,9 +220,7 @@ class Shard:
             if self._random is not None and "random" in state:
                 with refusing_misfits(f"shard {spec.shard}"):
                     self._random.load_state_dict(random)
-        self._iterator.drop(cursor.skip, course.step)
-        self._check_course(cursor)
-        course.taken()  # chunks tell what comes from here on
+        self._iterator.drop(cursor.skip)
 
     def snapshot(self) -> bytes | None:
         """Of where it stands; None where nothing but all of its items, made again, leads there. Raises: StateError."""
@@ -265,8 +258,6 @@ class Shard:
         keep = keep if self._runs_users_code else None
         items, policy = chunk.items, self._policy
         stream = self._stream
-        course = _NO_COURSE if self._context is None else self._context.shared.course
-        stream = course.along(stream)
         stream = stream if keep is None else map(keep, stream)
         began = now = time.perf_counter()
         first, due = self.produced, False
@@ -288,7 +279,6 @@ class Shard:
                 if due or len(items) >= limit or now - began >= seconds:
                     break
             self.produced = first + len(items)
-            chunk.choices = course.taken()
             if chunk.ended:
                 chunk.snapshot = self._next_pass()
             elif due:
@@ -299,7 +289,7 @@ class Shard:
                 raise
             words = getattr(self.graphs[self.branch], "item_words", ())
             add_position(error, self.spec.describe(first + len(items), *words))
-            chunk.error, chunk.choices = error, chunk.choices or course.taken()
+            chunk.error = error
         finally:
             self.produced = first + len(items)
             if keep is not None:
@@ -348,19 +338,11 @@ class Shard:
         if count and checksum_of(last) != check:
             replays = [] if self._context is None else self._context.shared.replays
             names = " or ".join(item.to_replay()[0] for item in replays) or "the graph"
+            words = _items_word(self.graphs[self.branch])
             raise StateMismatchError(
-                f"{names} does not give again what it gave: a replay of {count} {items_word(self.graphs[self.branch])} "
-                f"does not end with the one that was handed out, so nothing says what is left. {_CAUSES}"
+                f"{names} does not give again what it gave: a replay of {count} {words} does not end with the one that "
+                f"was handed out, so nothing says what is left. {_CAUSES}"
             )
-
-    def _check_course(self, loaded: Cursor) -> None:
-        """Raises: StateMismatchError if the choices up to there are others than in the run that saved the state."""
-        known = None if self._context is None else self._context.shared.course.to_state()
-        if loaded.course is None or known is None or loaded.course == known:
-            return
-        raise StateMismatchError(
-            other_choices(self.spec.shard, loaded.count, items_word(self.graphs[self.branch]), len(self.graphs) == 1)
-        )
 
     def _state_now(self, replays: list[Replayed], last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
         random_state = None if self._random is None else self._random.state_dict()
@@ -377,8 +359,6 @@ class Shard:
         if torn:
             lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
         state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._assumption()
-        if self._context is not None and self._context.shared.course.known:
-            state[_COURSE] = self._context.shared.course.value
         if own is None or torn:
             if last is _NOT_KNOWN:
                 return None
@@ -393,7 +373,7 @@ class Shard:
             self._iterator.close()
 
 
-def items_word(graph: DataPipe) -> str:
+def _items_word(graph: DataPipe) -> str:
     """What the items of a graph are called, in the plural."""
     word = _word_of(graph)
     return f"{word}es" if word.endswith("ch") else f"{word}s"
@@ -411,18 +391,6 @@ _CAUSES = (
     "state_dict() and load_state_dict(); or let what it does depend on the item and on plain attributes alone (an "
     "epoch's number that set_epoch() puts there, a random generator)"
 )
-
-
-def other_choices(shard: int, count: int, words: str, has_exact: bool = True) -> str:
-    """The text of an error: nodes choose otherwise when the first ``count`` items of ``shard`` are made again."""
-    exact = ", take an item, save state_dict(exact=True), and load that with the new code"
-    return (
-        f"of the first {count} {words} of shard {shard}, some are made again, and come out otherwise than in the run "
-        "that made them, so that items would be lost or repeated: a function by which a node leaves out, expands or "
-        "groups items answers otherwise, or on_error('skip') left out what does not raise now, or the reverse (for "
-        f"errors that come and go, put retry() before it). {_CAUSES}. If its code has changed on purpose, load the "
-        f"state with the code that saved it{exact if has_exact else ''}"
-    )
 
 
 class ShardGraphs:

@@ -12,12 +12,12 @@ from typing import Any
 from torchpipe.errors import UnevenWarning
 from torchpipe.execution.epoch import Epoch, EpochStart, LeftOver
 from torchpipe.execution.interface import ReadingServiceInterface
-from torchpipe.graph import describe_graph
 from torchpipe.loader.observing import HasFigures, LoaderFigures, Observed
 from torchpipe.loader.single_consumer import Hold
 from torchpipe.loader.state import LoaderState
 from torchpipe.loader.state_size import StateSizes
 from torchpipe.node.announce import warn_user
+from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, walk

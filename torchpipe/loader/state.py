@@ -11,7 +11,6 @@ from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
 from torchpipe.node.fingerprint import first_argument, first_difference
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
-from torchpipe.state.growth import grown
 from torchpipe.state.ranks import deal, is_of_agreement, merge
 
 __all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "RankLayout", "state_of_all"]
@@ -70,8 +69,6 @@ class LoaderState(Epoch):
         """
         flat = FlatState.read(state, allow_pickle=allow_pickle)
         if flat.graph != graph_text:
-            flat = grown(flat, graph_text, allow_pickle=allow_pickle) or flat
-        if flat.graph != graph_text:
             raise StateMismatchError(_graph_difference(flat.graph, graph_text))
         numbers = flat.numbers
         theirs, ours = (numbers["rank"], numbers["world_size"]), (layout.rank, layout.world_size)
@@ -128,7 +125,8 @@ def _check_shards(shards: int, layout: RankLayout, total: int | None = None) -> 
 
 def _graph_difference(saved: str, ours: str) -> str:
     theirs, mine = first_difference(saved, ours)
-    same_node = theirs.partition("(")[0] == mine.partition("(")[0] != ""
+    heads = theirs.partition("(")[0], mine.partition("(")[0]
+    same_node = heads[0] == heads[1] != ""
     argument = first_argument(theirs, mine) if same_node else None
     return (
         f"the state belongs to another graph: fingerprint {digest(saved)} was saved, this graph has {digest(ours)}. "
@@ -138,6 +136,9 @@ def _graph_difference(saved: str, ours: str) -> str:
         + same_node
         * ". What may differ between two runs of a function's object (a counter, a time), name with a "
         "leading underscore, or give the object a state_dict() and load_state_dict()"
+        + any(head.endswith(" Mixer") for head in heads)
+        * ". A mix keeps the inputs that it had in the state: declare one that is to come later from the start, with "
+        "weight 0"
     )
 
 

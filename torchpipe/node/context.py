@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
-from torchpipe.node.course import Course
 from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
 from torchpipe.node.ownership import Keeper, is_strict
 from torchpipe.node.private import for_pass
@@ -202,7 +201,6 @@ class SharedByPass:
     assumed: Mapping[int, Any] = field(
         default_factory=dict
     )  # node_id -> assumption(), of what is replayed from its start
-    course: Course = field(default_factory=Course)
     replays: list[Replayed] = field(default_factory=list)
     restoring: list[object] = field(default_factory=list)  # not empty while items are made again
     noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
@@ -446,14 +444,11 @@ class Context:
         return self.num_shards, self.shard
 
     @contextmanager
-    def making_again(self, *, follows: bool = False) -> Iterator[None]:
-        """Meanwhile, items are made that a state counts: to be dropped, or to go on within one. Unless the shard itself
-        ``follows`` them, its course has their choices already.
-        """
+    def making_again(self) -> Iterator[None]:
+        """Meanwhile, items are made that a state counts: to be dropped, or to go on within one."""
         self.shared.restoring.append(self)
         try:
-            with nullcontext() if follows else self.shared.course.aside():
-                yield
+            yield
         finally:
             self.shared.restoring.pop()
 

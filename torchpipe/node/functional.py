@@ -17,8 +17,9 @@ from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.traits import is_ours
 from torchpipe.on_demand import built_in, class_path
 from torchpipe.public_names import FORMS
+from torchpipe.rings import is_here
 
-__all__ = ["forms", "functional_datapipe", "lookup", "offer_to_torchs_nodes", "registered"]
+__all__ = ["forms", "functional_datapipe", "lookup", "registered"]
 
 _C = TypeVar("_C", bound=type)
 
@@ -114,29 +115,12 @@ def _registered_with_torch(kind: str, name: str, node: Any) -> Callable[..., Any
     return partial(form, node)
 
 
-def offer_to_torchs_nodes() -> None:
-    """Let nodes that derive from torch's own classes have these forms too, as importing torchdata did.
-
-    They are registered with torch, but for names that are registered there already. A name can be registered once, so
-    call this when your own nodes are.
-    """
-    for kind, base in _TORCH.items():
-        for name in forms(kind):
-            if name not in base.functions:
-                base.register_function(name, partial(_build, kind, name))
-
-
-def _build(kind: str, name: str, node: Any, *args: Any, **kwargs: Any) -> Any:
-    cls = _class_of(kind, name)
-    assert cls is not None  # names stay
-    return cls(node, *args, **kwargs)
-
-
 def forms(kind: str) -> set[str]:
     """The functional names of one kind, ``"iter"`` or ``"map"``. Imports nothing."""
     return {*FORMS[kind], *_registries[kind]}
 
 
 def registered(kind: str) -> dict[str, type]:
-    """Functional name -> class, of one kind, ``"iter"`` or ``"map"``. Imports all nodes."""
-    return {name: cls for name in sorted(forms(kind)) if (cls := _class_of(kind, name)) is not None}
+    """Functional name -> class, of one kind, ``"iter"`` or ``"map"``. Imports all nodes that are installed."""
+    here = (name for name in sorted(forms(kind)) if is_here(FORMS[kind].get(name, "").partition(":")[0]))
+    return {name: cls for name in here if (cls := _class_of(kind, name)) is not None}

@@ -14,8 +14,6 @@ from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
-from torchpipe.torchdata.nodes.decompressor import CompressionType
-from torchpipe.torchdata.nodes.tfrecord_loader import TFRecordExample, TFRecordExampleSpec
 
 __all__ = ["IterMethods", "MapMethods"]
 
@@ -120,7 +118,7 @@ class IterMethods(Generic[T_co]):
         """Gathers ``dataframe_size`` consecutive rows into a ``pyarrow.Table``; the last one may be shorter."""
 
     def decompress(
-        self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
+        self: IterMethods[tuple[str, Any]], file_type: str | Any | None = None
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream)."""
 
@@ -164,7 +162,7 @@ class IterMethods(Generic[T_co]):
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
 
     def extract(
-        self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
+        self: IterMethods[tuple[str, Any]], file_type: str | Any | None = None
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """The former name of ``decompress``, whose node it makes."""
 
@@ -317,8 +315,8 @@ class IterMethods(Generic[T_co]):
         """
 
     def load_from_tfrecord(
-        self: IterMethods[tuple[str, Any]], spec: TFRecordExampleSpec | None = None, length: int = -1
-    ) -> IterDataPipe[TFRecordExample]:
+        self: IterMethods[tuple[str, Any]], spec: Any | None = None, length: int = -1
+    ) -> IterDataPipe[Any]:
         """Takes pairs (path, binary stream) of TFRecord files, and yields their examples, as ``read_tfrecord`` does:
         dicts of tensors and lists of bytes.
         """

@@ -548,22 +548,20 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.__ended = {LEFT_OUT: gathered([note])}
         self.context.shared.skipping.update(entry[0] for entry in note[LEFT_OUT]["noted"])
 
-    def drop(self, count: int, each: Callable[[], object] | None = None) -> Any:
-        """Pull ``count`` items and forget them, but for the last one, which is returned; call ``each`` after each.
+    def drop(self, count: int) -> Any:
+        """Pull ``count`` items and forget them, but for the last one, which is returned.
 
         Raises: StateError if the stream ends before.
         """
         stream, last = self.items() if count else iter(()), None
         on_again = self.context.host.on_again
-        with self.context.making_again(follows=each is not None):
+        with self.context.making_again():
             for done in range(count):
                 if (last := next(stream, self)) is self:
                     raise StateError(
                         f"the stream ended after {done} of {count} items that the state says were delivered: has the "
                         "data become shorter, or does a function not depend on its input alone?"
                     )
-                if each is not None:
-                    each()
                 if on_again is not None:
                     on_again()
         return last

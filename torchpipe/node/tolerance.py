@@ -103,7 +103,6 @@ class Failures:
         recorded = self._record(left)
         context = iterator.context
         context.shared.skipping.add(left.node)
-        context.shared.course.note(left.items)
         if context.host.trace is not None:
             for _ in range(left.items):
                 context.host.trace.left_out(iterator.number_to_trace)

@@ -135,8 +135,7 @@ class _Encoder:
     def _cursor(self, cursor: Cursor) -> list[Any]:
         if cursor.snapshot is not None and (notes := opaque_notes(cursor.snapshot)):
             self.notes.update(dict.fromkeys(notes))
-        course = [] if cursor.course is None else [cursor.course]
-        return [_TAGS[_CURSOR], cursor.snapshot, cursor.skip, cursor.count, *course]
+        return [_TAGS[_CURSOR], cursor.snapshot, cursor.skip, cursor.count]
 
     def _opaque(self, value: Any) -> list[Any]:
         kind = type(value)
@@ -282,8 +281,8 @@ class _Decoder:
             case _:
                 return make_named(items)
 
-    def _cursor(self, snapshot: Any, skip: Any, count: Any, *course: Any) -> Cursor:
-        for number in (skip, count, *course):
+    def _cursor(self, snapshot: Any, skip: Any, count: Any, _: Any = None) -> Cursor:  # older states say one thing more
+        for number in (skip, count):
             if type(number) is not int or not 0 <= number < _MAX_COUNT:
                 raise ValueError("a cursor counts what is no number of items")
         if skip > count or (snapshot is None and skip != count):
@@ -292,7 +291,7 @@ class _Decoder:
             if type(snapshot) is not bytes:
                 raise ValueError("a cursor's snapshot is not bytes")
             self._snapshots.append(snapshot)
-        return Cursor(snapshot, skip, count, *course)
+        return Cursor(snapshot, skip, count)
 
     def _opaque(self, type_name: Any, data: Any) -> Any:
         if type(type_name) is not str or type(data) is not bytes:

@@ -24,14 +24,12 @@ class Cursor:
     """A position: go to ``snapshot`` (an encoded state; None is the start of the epoch) and drop ``skip`` items.
 
     ``count`` items of the epoch are before the position, if whoever makes the cursor counts them; else it says as many
-    as are dropped. ``course``: the choices up to there, as a number (None: not known); whoever loads it compares. The
-    codec keeps cursors as a type of their own, and opens and checks the snapshots in them.
+    as are dropped. The codec keeps cursors as a type of their own, and opens and checks the snapshots in them.
     """
 
     snapshot: bytes | None = None
     skip: int = 0
     count: int = _UNKNOWN
-    course: int | None = None
 
     def __post_init__(self) -> None:
         if self.count == _UNKNOWN:

@@ -13,7 +13,7 @@ from torchpipe.state.cursor import Cursor
 from torchpipe.state.inspect import inspect
 from torchpipe.state.rotation import Rotation
 
-__all__ = ["node_states", "states_in_shards", "summary"]
+__all__ = ["states_in_shards", "summary"]
 
 _MOST_LINES = 40
 _MOST_TEXT = 110
@@ -60,11 +60,6 @@ def summary(state: Mapping[str, Any] | bytes) -> str:
     if opaque:
         lines.append(f"has opaque items, which load with allow_pickle=True alone: {', '.join(opaque)}")
     return _cut(lines)
-
-
-def node_states(state: Any, graph: str) -> dict[int, Any]:
-    """The parts of a shard's ``state`` by the numbers of their nodes in ``graph``; empty where they cannot be told."""
-    return dict(_matched(state, _nodes(graph)))
 
 
 def states_in_shards(position: Any, graph: str) -> dict[int, list[Mapping[str, Any]]]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.graph import fingerprint
 from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.node.datapipe import iterate
+from torchpipe.node.fingerprint import fingerprint
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
 from tests.laws.executors import pids
-from torchpipe import DataLoader2, InProcessReadingService, Shuffle
+from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.errors import GraphError, StateError, StateMismatchError
-from torchpipe.graph.linter import check_shuffle_before_sharding
 from torchpipe.iter import (
     CsvReader,
     FilePieces,
@@ -110,14 +109,6 @@ def test_the_order_of_pieces_is_another_one_in_each_epoch(folder: Path) -> None:
     parts = [ids(iterate(graph(folder), seed=1, shard=shard, num_shards=4)) for shard in range(4)]
     assert sorted(chain(*parts)) == IDS
     assert all(parts)
-
-
-def test_the_linter_knows_pieces_that_are_shuffled(folder: Path) -> None:
-    assert check_shuffle_before_sharding(graph(folder))
-    assert not check_shuffle_before_sharding(graph(folder, shuffle=False))
-    switched = Shuffle(True)(graph(folder, shuffle=False))
-    assert check_shuffle_before_sharding(switched)
-    assert ids(iterate(switched, seed=1)) == ids(iterate(graph(folder), seed=1)) != IDS
 
 
 def loader_of(node: Any, workers: int | None, shards: int = 3) -> DataLoader2[Any]:

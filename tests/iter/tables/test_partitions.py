@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from torchpipe.errors import StateMismatchError
-from torchpipe.graph import fingerprint
 from torchpipe.iter import ParquetReader, PathList, RowGroupLister
 from torchpipe.node.datapipe import iterate
+from torchpipe.node.fingerprint import fingerprint
 from torchpipe.testing import check_node
 
 FOLDERS = ("year=2023/m=01", "year=2024/m=x%20y", "year=__HIVE_DEFAULT_PARTITION__/m=02", "year=2024/m=03")

@@ -99,7 +99,11 @@ class ExpandingIterator(NodeIterator[T]):
         self._number = stored_count(state, "number")
         if self._within:
             self._handed_out = stored_count(state, "handed_out")
-            self._start = _Start({}, RandomStates.from_dict(state["random"]), state.get("before", {}))
+            before = dict(state.get("before", {}))
+            for drawn in before.values():
+                if drawn is not None:
+                    RandomStates.from_dict(drawn)  # complains of all that would fail when an item is made again
+            self._start = _Start({}, RandomStates.from_dict(state["random"]), before)
             self._loaded = copy_item(state.get("iterator"))
             if self.context.host.announces and self.to_replay()[1]:
                 announce_replay(*self.to_replay())
@@ -120,8 +124,6 @@ class ExpandingIterator(NodeIterator[T]):
             parts = self.expand(item)
             if isinstance(parts, list):
                 self._parts = parts = separated(parts) if self.users_parts else parts
-                if self.users_parts:
-                    self.context.shared.course.note(len(parts))
                 self._lazy = False
             else:
                 self._lazy = self._within = True
@@ -139,8 +141,6 @@ class ExpandingIterator(NodeIterator[T]):
         """The current item has given all its parts."""
         if isinstance(self._current, NodeIterator):
             self.end_pass(self._current)
-        if self._within and self.users_parts:
-            self.context.shared.course.note(self._handed_out)
         self._parts = []
         self._handed_out = 0
         self._within = False

@@ -118,7 +118,6 @@ class SeveralOpenIterator(NodeIterator[R]):
             self._open(opened, RandomStates.now())
         if opened.left is not None:
             if opened.handed_out == len(opened.left):
-                self.context.shared.course.note(self.opened)
                 return END
             part = opened.left[opened.handed_out]
         else:
@@ -127,8 +126,6 @@ class SeveralOpenIterator(NodeIterator[R]):
             part = next(opened.parts, END)
             if part is not END:
                 part = copy_item(part)  # a generator may go on with what it has handed out
-            else:
-                self.context.shared.course.note(self.opened)
             if before is not None:
                 self._check_draws(before, opened.item)
         opened.handed_out += 1

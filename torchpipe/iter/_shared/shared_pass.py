@@ -39,7 +39,6 @@ class Container(IterDataPipe[Any]):
     """What branches have in common. Not iterated itself. Define :meth:`deal`."""
 
     shared = True
-    _torchpipe_chooses = None  # a branch may pull late what others have read
     names_files = True  # if its input does
     in_step = True  # True if something of every item is for each branch: then how far a branch is behind is bounded
     alike = False  # True if it is the item itself

@@ -20,7 +20,6 @@ from torchpipe.iter._shared.hashes import Digest, check_hash_type, pieces_of
 from torchpipe.iter._shared.listing import LIST_ENDING
 from torchpipe.iter._shared.pairs import naming_path, pair_of
 from torchpipe.node.context import Context
-from torchpipe.node.course import Course
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, divides, inputs_of, node_name, traits_of
@@ -227,7 +226,7 @@ class _CacheIterator(ExpandingIterator[str]):
             world_size=1,
             substitutes={**self.context.substitutes, id(holder): lambda inner: _OneItem(holder, inner, item)},
             host=replace(self.context.host, threads=False),
-            shared=replace(self.context.shared, replays=[], passes={}, course=Course()),  # it may be kept already
+            shared=replace(self.context.shared, replays=[], passes={}),
         )
         names: list[str] = []
         with (

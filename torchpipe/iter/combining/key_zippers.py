@@ -57,7 +57,6 @@ class _ZipWithIterIterator(CountingIterator[Any]):
         key = checked_key(self.key_fn, item, "key_fn")
         while key not in self.buffer:
             self._take_reference(item, key)
-            self.context.shared.course.note(0)
         merged = self.merge(item, self.buffer.pop(key))
         return (key, merged) if self.node.keep_key else merged
 
@@ -105,7 +104,6 @@ class IterKeyZipper(OnePerItem[Any]):
     """
 
     iterator = _ZipWithIterIterator
-    _torchpipe_chooses = True
     pairs = False  # by key, not by position
 
     def __init__(

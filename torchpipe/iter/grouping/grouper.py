@@ -50,7 +50,6 @@ class _GroupIterator(NodeIterator[Any]):
             key = checked_key(self.key_fn, item, "groupby")
             group = self.groups.setdefault(key, [])
             group.append(item)
-            self.context.shared.course.note(len(group))
             self.waiting += 1
             full = len(group) == size
             del item, group
@@ -99,7 +98,6 @@ class Grouper(OneInput[Any]):
     """
 
     iterator = _GroupIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self,

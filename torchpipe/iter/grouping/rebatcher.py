@@ -57,7 +57,6 @@ class _ReBatchIterator(ItemIterator[Any]):
             if batch is _END:
                 break
             rows = self._count(batch)
-            self.context.shared.course.note(rows)
             if rows:
                 self.parts.append(batch)
                 self.rows += rows
@@ -114,7 +113,6 @@ class ReBatcher(OneInput[Any]):
     """
 
     iterator = _ReBatchIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self, datapipe: IterDataPipe[Any], batch_size: int, drop_last: bool = False, *, collated: bool = False

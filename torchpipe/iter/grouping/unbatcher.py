@@ -36,7 +36,6 @@ class _UnBatchIterator(NodeIterator[Any]):
         for item in self.source.items():
             self.parts = separated(list(self._flat(item, level)))
             self.handed_out = 0
-            self.context.shared.course.note(len(self.parts))
             yield from self._hand_out()
 
     def leave_out(self) -> bool:
@@ -71,7 +70,6 @@ class UnBatcher(OneInput[Any]):
     """
 
     iterator = _UnBatchIterator
-    _torchpipe_chooses = True
 
     def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
         super().__init__(datapipe)

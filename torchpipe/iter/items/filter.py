@@ -28,19 +28,13 @@ class _FilterIterator(ItemIterator[T]):
         self.wanted = with_columns(self.filter_fn, node.input_col)
 
     def run(self) -> Iterator[T]:
-        wanted, course, left_out = self.wanted, self.context.shared.course, 0
+        wanted = self.wanted
         for item in self.source.items():
             answer = wanted(item)
             if answer is True or (answer is not False and self._truth(answer)):
-                if left_out:
-                    course.note(left_out)
-                    left_out = 0
                 yield item
             else:
-                left_out += 1
                 close_streams(item)
-        if left_out:
-            course.note(left_out)
 
     def _truth(self, answer: Any) -> bool:
         found = plain(answer.reshape(()) if isinstance(answer, torch.Tensor) and answer.numel() == 1 else answer)
@@ -65,7 +59,6 @@ class Filter(OneInput[T]):
     """
 
     iterator = _FilterIterator
-    _torchpipe_chooses = True
     names_files = True  # if its input does
 
     @overload

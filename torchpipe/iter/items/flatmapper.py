@@ -66,7 +66,6 @@ class FlatMapper(OneInput[R]):
     """
 
     iterator = _FlatMapIterator
-    _torchpipe_chooses = True
 
     @overload
     def __init__(self, datapipe: IterDataPipe[Iterable[R]]) -> None: ...

@@ -122,7 +122,6 @@ class Interleaver(OneInput[R]):
     """
 
     iterator = _InterleaveIterator
-    _torchpipe_chooses = True
 
     @overload
     def __init__(

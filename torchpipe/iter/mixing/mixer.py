@@ -51,8 +51,8 @@ class Mixer(IterDataPipe[T]):
     any shard has come to: items are made again as they were. Others raise StateMismatchError, with what the shard has
     come to. A function has to give the same for numbers that are past; that is checked at a snapshot alone.
 
-    Inputs may be added behind the present ones where a state is exact, ``state_dict(exact=True)``: the others go on
-    where they stood. ``loader.mixtures()`` counts what each has given, ``loader.next_change()`` says from which number
+    A state has the inputs that the mix had when it was saved: declare one that is to come later from the start, with
+    weight 0. ``loader.mixtures()`` counts what each has given, ``loader.next_change()`` says from which number
     on weights may be others.
 
     State: what each input lacks and gave, the number of samples (tokens), the pass over each input, a key and a count
@@ -268,11 +268,10 @@ class _MixIterator(NodeIterator[T]):
         if self.given is not None and len(self.given) != inputs:
             raise StateError(f"the state says what {len(self.given)} inputs gave, this mix has {inputs}")
         names = [*state.get("names", ())]
-        if names and self.node.names and names != [*self.node.names[: len(names)]]:
+        if names and self.node.names and names != [*self.node.names]:
             now = ", ".join(map(repr, self.node.names))
             raise StateMismatchError(
-                f"mix() had inputs named {', '.join(map(repr, names))}, and has {now}: keep "
-                "the order of inputs, and put further ones behind them"
+                f"mix() had inputs named {', '.join(map(repr, names))}, and has {now}: keep the order of inputs"
             )
         self._check_weights(state)
 

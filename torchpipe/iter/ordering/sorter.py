@@ -50,13 +50,11 @@ class _SortIterator(ItemIterator[T]):
                 yield self.left.pop()
             for item in islice(source, node.window - len(self.window)):
                 self.window.append((self._key(item), item))
-            window, self.window = list(enumerate(self.window)), []
+            window, self.window = self.window, []
             self.sorted = len(window)
-            window.sort(key=lambda entry: entry[1][0], reverse=node.reverse)
+            window.sort(key=lambda entry: entry[0], reverse=node.reverse)
             self.sorted = 1
-            for place, _ in window:
-                self.context.shared.course.note(place)
-            self.left = [item for _, (_, item) in reversed(window)]
+            self.left = [item for _, item in reversed(window)]
             if not self.left:
                 return
 
@@ -94,7 +92,6 @@ class Sorter(OnePerItem[T]):
     """
 
     iterator = _SortIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self, datapipe: IterDataPipe[T], window: int, key_fn: Callable[[T], Any] = _itself, *, reverse: bool = False

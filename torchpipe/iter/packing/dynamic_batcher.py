@@ -62,7 +62,6 @@ class _DynamicIterator(ItemIterator[list[T]]):
             full, self.batch, self.total, self.highest = DataChunk(self.batch), [], 0, 0
             if not full:
                 return
-            self.context.shared.course.note(len(full))
             yield full
 
     def _next(self) -> list[Any]:
@@ -80,7 +79,6 @@ class _DynamicIterator(ItemIterator[list[T]]):
                     f"{callable_name(self.cost_fn)} gives a cost of {cost!r} for an item, more than "
                     f"max_cost={node.max_cost}: choose overflow='drop' or 'keep', or filter() these items before"
                 )
-            self.context.shared.course.note(0)
             self.dropped = note_dropped(self, self.dropped, f"which costs {cost!r}, more than max_cost={node.max_cost}")
         return []
 
@@ -105,7 +103,6 @@ class DynamicBatcher(OneInput[list[T]]):
     """
 
     iterator = _DynamicIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self,

@@ -41,7 +41,6 @@ class _BucketIterator(ItemIterator[list[T]]):
         node = self.node
         for item in self.source.items():
             number = bisect_right(node.boundaries, checked_size(self.length_fn, item, "the length"))
-            self.context.shared.course.note(number)
             bucket = self.buckets[number]
             bucket.append(item)
             if len(bucket) == node.batch_size[number]:
@@ -73,7 +72,6 @@ class LengthBucketer(OneInput[list[T]]):
     """
 
     iterator = _BucketIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self,

@@ -105,8 +105,6 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
                 )
             raise
         self.loaded = False
-        for size in segment.sizes:
-            self.context.shared.course.note(size)
         if not any(segment.sizes):
             return None
         if node.overflow != "split" and any(size > room for size, room in zip(segment.sizes, layout.lengths)):
@@ -205,7 +203,6 @@ class Packer(OneInput[dict[str, Any]]):
     """
 
     iterator = _PackIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self,

@@ -82,10 +82,6 @@ class OnError(OneInput[T_co]):
             raise TypeError("the length after on_error('skip') is not known: items may be left out")
         return len(self.source)
 
-    @property
-    def _torchpipe_chooses(self) -> bool:
-        return self.policy == "skip"  # which items raise; that is noted where one is left out
-
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         return _OnErrorIterator(self, context, Failures(self.policy == "skip", self.budget, self.errors))
 

@@ -317,7 +317,9 @@ def _profile(options: argparse.Namespace) -> tuple[int, Any]:
 
 def _audit(options: argparse.Namespace) -> tuple[int, Any]:
     from torchpipe.observe.views.report import check_target
-    from torchpipe.testing.audit import audit
+    from torchpipe.rings import from_ring
+
+    audit = from_ring("torchpipe.testing.audit:audit")
 
     page = None if options.html is None else check_target(options.html)  # before it takes its time
     found = audit(

@@ -10,12 +10,12 @@ from typing import Any
 from torchpipe.data.loader import DataLoader
 from torchpipe.errors import StateError
 from torchpipe.execution.ranks import acting_as
-from torchpipe.graph import describe_graph
 from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.traits import is_node
 from torchpipe.node.validate import check_count
+from torchpipe.observe.making import Maker
 from torchpipe.state import decode
-from torchpipe.testing.audit.loaders import Maker
 
 __all__ = ["loader_of", "refusal"]
 

@@ -23,6 +23,7 @@ from torchpipe.iter import (
     LengthBucketer,
     Mapper,
     Mixer,
+    OnError,
     Packer,
     ParallelMapper,
     RandomMapper,
@@ -100,7 +101,7 @@ def batched_levels(node: DataPipe) -> int | None:
 
 def _is_by_number(node: DataPipe) -> bool:
     traits = traits_of(node)
-    if not is_ours(type(node).__module__) or getattr(node, "_torchpipe_chooses", False) is not False:
+    if not is_ours(type(node).__module__) or (type(node) is OnError and node.policy == "skip"):
         return False
     if not inputs_of(node):
         return not node_runs_users_code(node)

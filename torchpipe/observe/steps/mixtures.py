@@ -9,9 +9,9 @@ from typing import Any
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.interface import ReadingServiceInterface
-from torchpipe.graph import describe_graph
 from torchpipe.iter import Mixer
 from torchpipe.loader.state import LoaderState
+from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.traits import DataPipe, traits_of, walk
 from torchpipe.state.summary import states_in_shards
 

@@ -23,8 +23,9 @@ from typing import Any, NoReturn
 import torch
 
 from reading_services.processes.parent import signal_at_parents_end
+from torchpipe.observe.making import Maker
 from torchpipe.observe.named import object_named
-from torchpipe.testing.audit.loaders import Made, Maker
+from torchpipe.testing.audit.loaders import Made
 from torchpipe.testing.audit.orders import Order
 from torchpipe.testing.audit.probes import probe
 from torchpipe.testing.audit.processes import Family, children_of
@@ -116,7 +117,7 @@ def _run(order: Order, records: _Records) -> None:
     if identify is not None and not callable(identify):
         raise ValueError(f"{order.identify} is {type(identify).__name__}: name a function of a batch")
     maker = Maker(order.target)
-    made = maker.make({"epoch": order.epoch, **order.arguments})
+    made = Made(maker.value({"epoch": order.epoch, **order.arguments}))
     records.tell("made", {"name": made.name, "ours": made.is_ours, "takes": maker.takes})
     if order.probe:
         records.tell("probed", probe(made.loader))
@@ -144,7 +145,7 @@ class _Loop:
         first = True
         while epoch + expect_empty < order.epochs:
             if not first and "epoch" in self.maker.takes:
-                self.made = self.maker.make({**order.arguments, "epoch": epoch})
+                self.made = Made(self.maker.value({**order.arguments, "epoch": epoch}))
             first = False
             came = self._epoch(epoch + expect_empty, silent=expect_empty)
             if came is None:

@@ -5,62 +5,16 @@ Runs in the audited process.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.data.loader import DataLoader
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.traits import is_node
-from torchpipe.observe.named import object_named
 
-__all__ = ["Made", "Maker"]
+__all__ = ["Made"]
 
-WORKERS = ("num_workers", "workers")
 _PAIRS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
-
-
-class Maker:
-    """Makes loaders by the function that ``target`` names; ``takes`` has those of its parameters that are known.
-
-    These are ``workers`` (its own name is num_workers or workers), ``rank``, ``world_size`` and ``epoch``.
-    """
-
-    def __init__(self, target: str) -> None:
-        self._made = object_named(target)
-        self._target = target
-        self.is_function = callable(self._made) and (
-            not hasattr(type(self._made), "__iter__") or isinstance(self._made, type)
-        )
-        self._names: dict[str, str] = {}
-        if self.is_function:
-            names = inspect.signature(self._made).parameters
-            known = {**dict.fromkeys(WORKERS, "workers"), "rank": "rank", "world_size": "world_size", "epoch": "epoch"}
-            self._names = {known[name]: name for name in names if name in known}
-
-    @property
-    def takes(self) -> list[str]:
-        return sorted(self._names)
-
-    def make(self, wanted: Mapping[str, int | None]) -> Made:
-        """A loader with the arguments of ``wanted`` that the function takes. Raises: what the function raises."""
-        return Made(self.value(wanted))
-
-    def value(self, wanted: Mapping[str, int | None]) -> Any:
-        """What ``target`` names, or what the function there makes. Raises: TypeError for a function that needs more
-        arguments; what it raises.
-        """
-        if not self.is_function:
-            return self._made
-        arguments = {
-            self._names[name]: value for name, value in wanted.items() if name in self._names and value is not None
-        }
-        try:
-            inspect.signature(self._made).bind(**arguments)
-        except TypeError as error:
-            told = ", ".join("num_workers" if name == "workers" else name for name in wanted) or "nothing"
-            raise TypeError(f"{self._target} {error}: it is told {told}; give the others defaults") from None
-        return self._made(**arguments)
 
 
 class Made:

@@ -62,7 +62,6 @@ class BatchMapper(OneInput[R]):
     """
 
     iterator = _BatchMapIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self,

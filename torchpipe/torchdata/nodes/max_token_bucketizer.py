@@ -55,7 +55,6 @@ class _BucketizeIterator(ItemIterator[list[T]]):
             if item is _END:
                 break
             length = checked_size(self.len_fn, item, "the length")
-            self.context.shared.course.note(int(length))
             if node.min_len <= length <= node.max_len:
                 heapq.heappush(self.heap, _Sized(length, item))
                 if node.buffer_size is not None and len(self.heap) >= node.buffer_size and (full := self._take()):
@@ -107,7 +106,6 @@ class MaxTokenBucketizer(OneInput[list[T]]):
     """
 
     iterator = _BucketizeIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self,

@@ -35,7 +35,6 @@ class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
                 self.path = path
                 lines.append(line)
                 continue
-            self.context.shared.course.note(len(lines))
             self.path, self.lines = path, [line] if line else []
             if lines:
                 yield before, self.joiner(lines)
@@ -55,7 +54,6 @@ class ParagraphAggregator(OneInput[tuple[str, Any]]):
     """
 
     iterator = _ParagraphIterator
-    _torchpipe_chooses = True
 
     def __init__(
         self, source_datapipe: IterDataPipe[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = _joined

@@ -108,7 +108,6 @@ class ShuffledFlatMapper(Switchable[R]):
     """
 
     iterator = _ShuffledIterator
-    _torchpipe_chooses = True
 
     @overload
     def __init__(

@@ -82,7 +82,6 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
                 if len(sample) > MOST_ENDINGS + 1:
                     raise many_endings(key, [name[1:] for name in sample if name != "__key__"])
             content = self.making = None  # the consumer alone decides how long streams live
-            self.context.shared.course.note(len(sample))
             made = [sample]
             del sample
             if not self.spoilt:
@@ -162,7 +161,6 @@ class WebDataset(OneInput[dict[str, Any]]):
     """
 
     iterator = _SampleIterator
-    _torchpipe_chooses = True
 
     def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]]) -> None:
         super().__init__(source_datapipe)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.device.dealing import DEPTHS, TAILS, drain, expected, several
 from tests.device.loaders import Plain, Saved, index_of, indices
 from tests.sources import feed_threads, wait_until
+from tests.xla.dealing import DEPTHS, TAILS, drain, expected, several
 from torchpipe.errors import IteratorInvalidated
 
 

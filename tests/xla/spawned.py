@@ -1,6 +1,6 @@
 """What runs under ``spawn``: not a test module; ``test_spawn.py`` runs it and reads what it writes.
 
-``python -m tests.device.spawned FOLDER``: on 4 CPU devices, a thread each in one process. Each ordinal reads its share
+``python -m tests.xla.spawned FOLDER``: on 4 CPU devices, a thread each in one process. Each ordinal reads its share
 of a graph twice: in process after ``MpDeviceLoader``, stopped and resumed, and with a worker process of its own.
 """
 

@@ -24,7 +24,7 @@ LIBRARIES = ("torch_xla", "torchpipe")
 @pytest.fixture(scope="module")
 def facts(warm_xla: Warm, pytestconfig: pytest.Config) -> dict[str, Any]:
     """Facts by library, then by case."""
-    commands = [["-m", "tests.device.side_by_side", library] for library in LIBRARIES]
+    commands = [["-m", "tests.xla.side_by_side", library] for library in LIBRARIES]
     started: list[int] = []
     try:
         ended = warm_xla.run_together(

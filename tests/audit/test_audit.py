@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.testing import audited
+from tests.audit import audited
 from torchpipe.observe.cli.main import main
 from torchpipe.testing.audit import audit as audit_loader
 from torchpipe.testing.audit.checks import kill_points

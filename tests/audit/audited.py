@@ -1,4 +1,4 @@
-"""Loaders to be audited by tests/testing/test_audit.py: good ones, and ones with a fault each."""
+"""Loaders to be audited by tests/audit/test_audit.py: good ones, and ones with a fault each."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from tests.device.dealing import DEPTHS, TAILS, drain, expected, replays, several
 from tests.device.loaders import Plain, Saved, indices
+from tests.xla.dealing import DEPTHS, TAILS, drain, expected, replays, several
 from torchpipe.errors import ReplayWarning, StateError, StateMismatchError, UnsafeStateError
 
 

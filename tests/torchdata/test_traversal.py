@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from torchpipe import IterDataPipe, SeedGenerator
-from torchpipe.graph import (
+from torchpipe.iter import IterableWrapper, Mapper, Zipper
+from torchpipe.torchdata.dataloader2.graph import (
     find_dps,
     list_dps,
     remove_dp,
@@ -15,7 +16,6 @@ from torchpipe.graph import (
     set_graph_random_seed,
     traverse_dps,
 )
-from torchpipe.iter import IterableWrapper, Mapper, Zipper
 
 
 class Negated(IterDataPipe[int]):

@@ -1,6 +1,6 @@
 """torch_xla's loaders and torchpipe's, each in a process of its own, through the same cases. Prints facts as JSON.
 
-``python -m tests.device.side_by_side torch_xla|torchpipe``, on 4 CPU devices. What hangs is left behind in daemon
+``python -m tests.xla.side_by_side torch_xla|torchpipe``, on 4 CPU devices. What hangs is left behind in daemon
 threads, and the process ends by ``os._exit``. Not a test module: ``test_side_by_side.py`` reads the facts.
 """
 

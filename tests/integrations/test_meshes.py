@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from tests.services import mesh_script
+from tests.integrations import mesh_script
 from tests.warm import Warm
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without distributed")
@@ -30,7 +30,7 @@ def play(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Play:
     def run(dp: int, tp: int, *scenarios: str, folder: Path | None = None) -> dict[str, list[Any]]:
         folder = tmp_path_factory.mktemp("mesh") if folder is None else folder
         commands = [
-            ["-m", "tests.services.mesh_script", str(folder), str(rank), str(dp), str(tp), *scenarios]
+            ["-m", "tests.integrations.mesh_script", str(folder), str(rank), str(dp), str(tp), *scenarios]
             for rank in range(dp * tp)
         ]
         ended = warm.run_together(commands, cwd=ROOT, env=os.environ | {"MESH_FOLDER": str(folder)})

@@ -1,4 +1,4 @@
-"""What one process does in ``test_meshes``: ``python -m tests.services.mesh_script FOLDER RANK DP TP SCENARIO...``.
+"""What one process does in ``test_meshes``: ``python -m tests.integrations.mesh_script FOLDER RANK DP TP SCENARIO...``.
 
 A scenario is the name of a function here, and, behind colons, its arguments.
 

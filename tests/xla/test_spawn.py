@@ -254,7 +254,7 @@ def spawned(warm_xla: Warm, pytestconfig: pytest.Config, tmp_path_factory: pytes
     environment = {**os.environ, "PYTHONPATH": str(root)}
     for name in ("RANK", "WORLD_SIZE"):
         environment.pop(name, None)
-    done = warm_xla.run(["-m", "tests.device.spawned", str(folder)], cwd=root, env=environment)
+    done = warm_xla.run(["-m", "tests.xla.spawned", str(folder)], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -267,7 +267,7 @@ def facts(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.xla
 @pytest.mark.timeout(900)
 def test_each_ordinal_of_a_spawn_has_its_share(spawned: Path) -> None:
-    from tests.device.spawned import LENGTH, SEED, graph
+    from tests.xla.spawned import LENGTH, SEED, graph
 
     with DataLoader2(graph(torch.arange(LENGTH)), reading_service=InProcessReadingService(num_shards=4)) as loader:
         loader.seed(SEED)

@@ -1,4 +1,4 @@
-"""torchdata's functions on graphs: a nested dict of a graph, and changes of its nodes *in place*.
+"""A nested dict of a graph, and changes of its nodes *in place*.
 
 For services, ``worker_init_fn``, ``worker_reset_fn`` and adapters that were written for torchdata. New code takes
 :func:`~torchpipe.graph.find`, :func:`~torchpipe.graph.replace_node` and ``rewrite``, which leave the nodes as they are.
@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from torchpipe.node.traits import DataPipe, divides, inputs_of, is_node, node_name, with_inputs
-from torchpipe.randomness.seeds import SeedGenerator
+from torchpipe.node.traits import DataPipe, inputs_of, is_node, node_name, with_inputs
 
 __all__ = [
     "DataPipeGraph",
@@ -19,8 +18,6 @@ __all__ = [
     "list_dps",
     "remove_dp",
     "replace_dp",
-    "set_datapipes_seed",
-    "set_graph_random_seed",
     "traverse_dps",
 ]
 
@@ -105,24 +102,6 @@ def remove_dp(graph: DataPipeGraph, datapipe: DataPipe) -> DataPipeGraph:
             "could take its place"
         )
     return replace_dp(graph, datapipe, inputs[0])
-
-
-def set_datapipes_seed(datapipes: Iterable[DataPipe], seed_generator: SeedGenerator, distributed_shared: bool) -> None:
-    """Call ``set_seed`` of the nodes that have it, with a seed that all workers share or with this worker's own."""
-    for node in datapipes:
-        if callable(getattr(type(node), "set_seed", None)):
-            shared = distributed_shared
-            node.set_seed(seed_generator.generate_shared_seed() if shared else seed_generator.generate_seed())
-
-
-def set_graph_random_seed(datapipe: DataPipe, seed_generator: SeedGenerator) -> DataPipe:
-    """Seed the random nodes: those before a sharding point with shared seeds, the others with this worker's own."""
-    graph = traverse_dps(datapipe)
-    points = [node for node in list_dps(graph) if divides(node)]
-    before: dict[int, DataPipe] = {id(node): node for point in points for node in list_dps(traverse_dps(point))}
-    set_datapipes_seed(before.values(), seed_generator, distributed_shared=True)
-    set_datapipes_seed(list_dps(graph, exclude_dps=points), seed_generator, distributed_shared=False)
-    return datapipe
 
 
 def _last(graph: DataPipeGraph) -> DataPipe:

@@ -18,13 +18,13 @@ from tools.torchdata_tests.rewriting import rewritten
 from tools.torchdata_tests.softly import FOLLOWS
 from torchpipe.node.functional import registered
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def offered() -> dict[str, tuple[str, str]]:
     """``module name`` -> functional form (or ``-``), arguments."""
     found = {}
-    for line in (ROOT / "tests" / "torchdata09.txt").read_text().splitlines():
+    for line in (Path(__file__).with_name("torchdata09.txt")).read_text().splitlines():
         module, name, form, arguments = (*line.split(" ", 3), "")[:4]
         found[f"{module} {name}"] = (form, arguments)
     return found
@@ -93,7 +93,9 @@ def test_forms_without_a_public_class_have_their_line() -> None:
 
 
 def test_every_kind_of_difference_has_its_reason() -> None:
-    lines = re.findall(r"^test_\w+\.py:\d+ (\w+)$", (ROOT / "tests" / "torchdata09_differences.txt").read_text(), re.M)
+    lines = re.findall(
+        r"^test_\w+\.py:\d+ (\w+)$", Path(__file__).with_name("torchdata09_differences.txt").read_text(), re.M
+    )
     assert len(lines) > 200
     assert set(lines) <= told("torchdata's own tests", "tools/peer_suites.md")
 

@@ -10,8 +10,8 @@ from torch.utils.data.datapipes import iter as torch_iter
 from torchpipe import DataLoader2, MapDataPipe
 from torchpipe.errors import StateMismatchError
 from torchpipe.graph import walk
-from torchpipe.graph.adapters import Adapter, Shuffle
 from torchpipe.iter import IterableWrapper
+from torchpipe.torchdata.dataloader2.adapter import Adapter, CacheTimeout, Shuffle
 
 
 def shuffled(length: int = 20) -> Any:
@@ -95,7 +95,7 @@ def test_an_adapter_of_ones_own() -> None:
 
     graph = IterableWrapper(range(3))
     assert run(graph, Doubled()) == [0, 2, 4]
-    assert run(graph, Doubled(), Doubled(), lambda datapipe: datapipe.header(2)) == [0, 4]
+    assert run(graph, Doubled(), Doubled(), lambda datapipe: datapipe.take(2)) == [0, 4]
     assert run(graph) == [0, 1, 2]
 
 
@@ -118,3 +118,9 @@ def test_shuffle_none_changes_nothing() -> None:
     plain = IterableWrapper(range(3))
     assert Shuffle(None)(plain) is plain
     assert run(plain, Shuffle(None)) == [0, 1, 2]
+
+
+def test_what_waits_for_files_of_other_processes_waits_as_long_as_is_said() -> None:
+    node: Any = IterableWrapper([3]).on_disk_cache(str).map(str).end_caching(same_filepath_fn=True, skip_read=True)
+    changed = CacheTimeout(7)(node)
+    assert (node.timeout, changed.timeout) == (300, 7)
