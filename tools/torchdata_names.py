@@ -1,5 +1,6 @@
 """Writes what torchdata 0.9 offered, a line for each name, as in tests/torchdata/torchdata09.txt:
-tests/torchdata/test_names.py holds torchpipe to it. Run with torchdata 0.9 (``make .venv-bench09/.stamp``):
+tests/torchdata/test_names.py holds torchpipe to it. Run in an environment with torchdata 0.9
+(``make .venv-bench09/.stamp``):
 
     .venv-bench09/bin/python tools/torchdata_names.py > tests/torchdata/torchdata09.txt
 

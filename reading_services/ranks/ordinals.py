@@ -56,9 +56,9 @@ def _checked(rank: int, world_size: int) -> Ordinal:
 def _sources() -> Mapping[str, Ordinal]:
     found = {}
     if "torch_xla" in sys.modules:
-        numbers = runtime_part()
-        if numbers is not None:
-            found["the XLA runtime"] = Ordinal(*numbers)
+        part = runtime_part()
+        if part is not None:
+            found["the XLA runtime"] = Ordinal(*part)
     if dist.is_available() and dist.is_initialized():
         found["torch.distributed"] = Ordinal(dist.get_rank(), dist.get_world_size())
     environment = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")

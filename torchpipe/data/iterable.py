@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
@@ -32,7 +30,7 @@ from torchpipe.iter import Collator, IterableWrapper
 from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.kept import Kept, Saved, kept_of
 from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import GlobalRandom
@@ -41,8 +39,6 @@ from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import MergeStats
 
 __all__ = [
-    "Begun",
-    "BegunStateful",
     "IterableBatches",
     "WorkersOwn",
     "batch_graph",
@@ -57,8 +53,7 @@ class _Source(IterableWrapper[Any]):
     @property
     def node_title(self) -> str:
         """Users know their dataset."""
-        dataset = self.iterable.dataset if isinstance(self.iterable, Begun) else self.iterable
-        return f"the dataset {type(dataset).__name__}"
+        return f"the dataset {type(self.iterable).__name__}"
 
 
 class _Batches(Collator[Any]):
@@ -92,10 +87,12 @@ class WorkersOwn(IterDataPipe[Any]):
         workers: bool,
         as_torch: bool,
         base_seed: int,
+        begins: list[dict[str, Any]] | None = None,
         kept: Kept | None = None,
     ) -> None:
         self.datapipe = datapipe
         self.dataset = dataset
+        self.begins = begins
         self.kept = kept  # of the dataset, which is used in place: what a pass leaves in it, the next one finds
         self.workers = workers
         self.as_torch = as_torch
@@ -157,6 +154,9 @@ class _OwnIterator(NodeIterator[Any]):
         node, context = self.node, self.context
         if node.as_torch and not self.begun:
             seed_worker(node.base_seed, context.local_shard)
+        if node.begins is not None and not self.begun:
+            with self._as_worker():
+                load_into(node.dataset, node.begins[0]["dataset"])
         self.begun = True
         stream = self.source.items()
         while True:
@@ -165,47 +165,6 @@ class _OwnIterator(NodeIterator[Any]):
             if item is stream:
                 return
             yield item
-
-
-class Begun:
-    """``dataset`` from where each worker's was: another library's state says that by ``state_dict`` alone.
-
-    ``begins``: of each worker, the state of its dataset and of its dataset's iterator, each may be None.
-    """
-
-    def __init__(self, dataset: Any, begins: list[dict[str, Any]]) -> None:
-        self.dataset = dataset
-        self.begins = begins
-
-    def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        begin = self.begins[0 if info is None else info.id]
-        self._begin(begin)
-        iterator: Any = iter(self.dataset)
-        if begin["iterator"] is not None:
-            load_into(iterator, begin["iterator"])
-        return iterator  # type: ignore[no-any-return]
-
-    def _begin(self, begin: dict[str, Any]) -> None:
-        return
-
-
-class BegunStateful(Begun):
-    """A dataset that has a state of its own."""
-
-    _loaded = False
-
-    def _begin(self, begin: dict[str, Any]) -> None:
-        if begin["dataset"] is not None and not self._loaded:
-            load_into(self.dataset, begin["dataset"])
-        self._loaded = False
-
-    def state_dict(self) -> Any:
-        return self.dataset.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self.dataset.load_state_dict(state)
-        self._loaded = True
 
 
 def batch_graph(
@@ -222,15 +181,16 @@ def batch_graph(
 ) -> IterDataPipe[Any]:
     """The graph that makes batches of ``dataset``, which divides itself: a graph of nodes, or any other by workers.
 
-    ``workers``: how many those are; 0 where the user's own process is none. ``kept``: as the dataset was made, where it
-    has been used since.
+    ``workers``: how many those are; 0 where the user's own process is none. ``begins``: with what a dataset that has a
+    state begins. ``kept``: as the dataset was made, where it has been used since.
     """
     graph: Any = dataset
     if not isinstance(dataset, TorchIterDataPipe):
-        begun = BegunStateful if is_stateful(dataset) else Begun
-        source = _Source(dataset if begins is None else begun(dataset, begins), deepcopy=False)
+        source = _Source(dataset, deepcopy=False)
         kept = kept or kept_of(dataset)
-        graph = WorkersOwn(source, dataset, workers=workers > 0, as_torch=as_torch, base_seed=base_seed, kept=kept)
+        graph = WorkersOwn(
+            source, dataset, workers=workers > 0, as_torch=as_torch, base_seed=base_seed, begins=begins, kept=kept
+        )
     elif not isinstance(dataset, IterDataPipe):
         graph = _Source(dataset)
         if workers and divides_itself(dataset, workers):
@@ -264,7 +224,7 @@ class IterableBatches(Batches):
     """``start.delivered`` batches are before the first; ``start.state`` is what :meth:`position` gave.
 
     ``service`` has been given the graph; it is ended with the epoch, unless ``keeps``: its workers are to persist.
-    ``begins``: where the dataset began, if not at its start. ``here``: the dataset, if it has a state and is read in
+    ``begins``: what a state says that the dataset begins with. ``here``: the dataset, if it has a state and is read in
     this process, by the loop itself: whoever has used it up goes back to where it was before the first batch.
     """
 
@@ -279,11 +239,11 @@ class IterableBatches(Batches):
         here: Any = None,
     ) -> None:
         self._number = start.delivered
+        self._begins = begins
         self._here = here
         self._start = start
         self._service = service
         self._keeps = keeps
-        self._begins = begins
         self._workers = workers
         self._shards = start.num_shards
         self._seed = start.seed
@@ -320,8 +280,10 @@ class IterableBatches(Batches):
         position = {"stream": stream, "shards": self._shards, "workers": self._workers, "seed": self._seed}
         if self._ranks != [0, 1]:
             position["ranks"] = self._ranks
+        if self.number:
+            return position
         begins = self._begins
-        if begins is None and self._here is not None and not self.number:
+        if begins is None and self._here is not None:
             # With the global random states that it is going to see, which may be part of its state; before its first
             # iter(), it may have none to tell
             with suppress(Exception), GlobalRandom(self._random_key):

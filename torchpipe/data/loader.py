@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -35,17 +35,15 @@ from torchpipe.data.order.between_epochs import (
     restore,
 )
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
-from torchpipe.data.order.samplers import Samplers, load_into, parts_of, put_back, ranks_of_sampler
+from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
+from torchpipe.data.position import KEYS, Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.ranks.graph import ranks_of
-from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
-from torchpipe.loader.claimable import Claimable
+from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.looks import measures, watched
 from torchpipe.loader.untraced import untraced
@@ -55,6 +53,7 @@ from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
+from torchpipe.rings import from_ring
 from torchpipe.state import Cursor, as_text
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ Seeding: TypeAlias = Literal["batch", "torch"]
 OnDeath: TypeAlias = Literal["restart", "raise"]
 
 
-class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
+class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     """torch's ``DataLoader``: same arguments, same order of samples; resumes exactly, and survives killed workers.
 
     All arguments up to ``in_order`` are torch's, and mean what they mean there. The sampler runs in this process and
@@ -334,7 +333,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     @holding_at_exit
     def _begin_epoch(self, *, makes: bool = True) -> DataLoaderIterator[T_co]:
         self._settle()
-        self._check_no_claims("iter(loader)")
+        self._leave_driver("iter(loader)")
         self._take_last_looks()
         epochs, before = self._epochs, None
         with suppress(Exception):  # of a state_dict() of the user's, who may not want a state at all
@@ -373,7 +372,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             return 0
         self._settle()
         if (live := self._live) is not None:
-            self._check_no_claims("skip()")
+            self._leave_driver("skip()")
             return live.skip(steps)
         iterator = self._begin_epoch(makes=self._must_make)
         passed = iterator.skip(steps)
@@ -454,8 +453,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
             iterator.give_up()
             position = iterator.position()
             self._epochs.park(iterator, lambda: position, failed=failed)
-        self._sampler_end = last = iterator.last_position()
-        self._sampler_loaded = last is not None and "after" in last
+        self._sampler_end, self._sampler_loaded = iterator.last_position(), False
         self._lanes = iterator.lanes()
 
     # -- state ----------------------------------------------------------------------------------------------------
@@ -476,9 +474,9 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         self._samplers.tell_what_is_lost()
-        claimed = self._state_of_claims(exact)
-        if claimed is not None:
-            return claimed
+        driven = self._driven_state(exact)
+        if driven is not None:
+            return driven
         live = self._live
         with nullcontext() if live is None else live.lock:
             position = self._position()
@@ -497,28 +495,9 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
 
-    def _coming_number(self) -> tuple[int, int]:
+    def _coming(self) -> tuple[tuple[int, int], bool]:
         self._hear_samplers()
-        coming = self._epochs.coming
-        return (coming.epoch, 0) if isinstance(coming, Fresh) else (coming.position.epoch, coming.position.delivered)
-
-    def _tell_opaque(self, payload: bytes) -> None:
-        self._opaque.tell(payload)
-
-    def _makes_items(self) -> bool:
-        return self.num_workers == 0
-
-    def _own_pace(self) -> str:
-        if self._ranked is not None and self._ranked.num_replicas > 1:
-            return "give a sampler instead of distributed=, DistributedSampler(dataset, ranks, rank)"
-        graph = self._is_iterable and isinstance(self._plain_dataset(), IterDataPipe)
-        if graph and ranks_of(self._plain_dataset())[1] > 1:
-            return "give the graph to DataLoader2 with OrdinalReadingService(seed, rank, ranks)"
-        return ""
-
-    def _ranks_of_claims(self) -> list[int]:
-        ranks, rank = ranks_of_sampler([self.dataset, *parts_of(self.sampler), *parts_of(self.batch_sampler)])
-        return [rank, ranks, self.batch_size or 0]
+        return super()._coming()
 
     def _position(self) -> Position:
         """Between two batches: another thread's ``next()`` is waited for, one of this thread's counts nothing yet."""
@@ -540,7 +519,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
 
-        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/data/stateful.py`` says which.
+        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/torchdata/stateful.py`` says which.
         An iterator that is at work becomes invalid, and says so. Runs no code from the state, unless ``allow_pickle``.
 
         Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are
@@ -548,11 +527,11 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         keep_start(self)
-        state_dict, claimed = self._split_state(state_dict, allow_pickle)
+        state_dict, of_driver = self._split_state(state_dict, allow_pickle)
         position = self._read_state(state_dict, allow_pickle)
         self._epochs.beginning.check_outside()
         self._take_up(position)
-        self._load_claims(claimed if position is not None else None)
+        self._load_driver(of_driver if position is not None else None)
 
     def _take_up(self, position: Position | None) -> None:
         """Let the next ``iter()`` go on from ``position``, which fits; None: begin as if nothing had been loaded."""
@@ -578,22 +557,22 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     def _read_state(self, state: Any, allow_pickle: bool) -> Position | None:
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""
-        if is_stateful_loaders(state) and not self.distributed:
-            position = position_of(state, self)
-        elif state == {}:
+        if state == {}:
             return None
+        if isinstance(state, Mapping) and state.keys().isdisjoint(KEYS):
+            position: Position = from_ring("torchpipe.torchdata.stateful:position_of")(state, self)
         else:
             position = read(state, identity_of(self), allow_pickle=allow_pickle)
-            check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
-            if position.order is None:
-                check_between_epochs(self, position.between_epochs)
-            elif self._ranked is not None:
-                check_ranked(self._ranked, position.order)
-            else:
-                check_order(self._samplers, position.order, position.delivered)
-                check_seeding(self, position.batches)
-            if position.now is not None:
-                self._samplers.check_now(position.now)
+        check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
+        if position.order is None:
+            check_between_epochs(self, position.between_epochs)
+        elif self._ranked is not None:
+            check_ranked(self._ranked, position.order)
+        else:
+            check_order(self._samplers, position.order, position.delivered)
+            check_seeding(self, position.batches)
+        if position.now is not None:
+            self._samplers.check_now(position.now)
         return position
 
     @untraced
@@ -604,7 +583,8 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs.beginning.check_outside()
         if (live := self._live) is not None:
             live.supersede()
-        self._interrupt_claims()
+        if self.driver is not None:
+            self.driver.interrupt()
         self._end_workers()
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
@@ -628,7 +608,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
         Raises: TypeError for one that has been iterated.
         """
         self._settle()
-        if self._claims is not None and (open_ones := self._claims.would_lose()):
+        if self.driver is not None and (open_ones := self.driver.would_lose(self)):
             raise TypeError(
                 f"{open_ones}, and a copy of the loader would not have them: save and load its state instead"
             )
@@ -640,7 +620,7 @@ class DataLoader(Claimable, NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "_claims", "_windows")))
+        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "driver", "_windows")))
         return kept
 
     def __copy__(self) -> Self:

@@ -139,7 +139,8 @@ def check_position(position: Position, iterable: bool, num_workers: int, sampler
         if under_way:
             saved_shards(batches)
             stored_count(batches, "seed", (1 << 63) - 1)
-            _check_begins(batches.get("begins"), batches["shards"])
+            if "begins" in batches and not (batches["shards"] == 1 and _is_begin(batches["begins"])):
+                raise damaged(f"where its dataset began is {shown(batches['begins'])}")
             counts = batches["stream"].get("counts")
             if type(counts) is not list or not all(type(count) is int for count in counts):
                 raise damaged(f"the counts of its shards' batches are {shown(counts)}")
@@ -161,14 +162,9 @@ def check_position(position: Position, iterable: bool, num_workers: int, sampler
         raise damaged("it says where its batches stand, and not where their order does")
 
 
-def _check_begins(begins: Any, shards: int) -> None:
-    """Where each worker's dataset began, if another library's state said so."""
-    if begins is not None and not (
-        type(begins) is list
-        and len(begins) == shards
-        and all(isinstance(item, dict) and {"dataset", "iterator"} <= set(item) for item in begins)
-    ):
-        raise damaged(f"where its dataset began is {shown(begins)}")
+def _is_begin(begins: Any) -> bool:
+    """Is it what a dataset that is read in the user's process said before its first batch?"""
+    return type(begins) is list and len(begins) == 1 and isinstance(begins[0], dict) and "dataset" in begins[0]
 
 
 def _check_done(done: Any, delivered: int) -> None:

@@ -14,7 +14,6 @@ from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, s
 from torchpipe.data.nodes import InitWorker
 from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, ranks_of
-from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.datapipe import IterDataPipe
@@ -38,8 +37,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         loader._end_workers()  # they have gone on since, and their number belongs to the stream
         service = None
     begins = None if position is None else position.get("begins")
-    keeps = loader.persistent_workers and loader._samplers.keeps_seed and begins is None
-    keeps = keeps and loader.worker_method != "thread"
+    keeps = loader.persistent_workers and loader._samplers.keeps_seed and loader.worker_method != "thread"
     rank, world_size = ranks_of(dataset)
     if position is None:
         seed = _draw(loader, dataset, rank, world_size)
@@ -65,17 +63,12 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         in_order=loader.in_order,
     )
     here = dataset if not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe) else None
-    batches: IterableBatches | None = None
     try:
-        batches = IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins, here=here)
-        _drop(batches, 0 if position is None else stored_count({"drop": 0} | position, "drop"))
+        return IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins, here=here)
     except BaseException:  # a warning that is an error, say: nobody else can end what was started
-        if batches is not None:
-            batches.close()
-        elif not keeps:
+        if not keeps:
             service.finalize()
         raise
-    return batches
 
 
 def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
@@ -84,17 +77,6 @@ def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
     if lanes is None:
         return None
     return Rotation(tuple(lanes), tuple(range(len(lanes))), 0).to_state()
-
-
-def _drop(batches: Batches, count: int) -> None:
-    """Make ``count`` batches that were handed out before."""
-    for done in range(count):
-        try:
-            batches.take()
-        except StopIteration:
-            raise StateError(
-                f"the dataset ended after {done} of {count} batches to be made again: has it become shorter?"
-            ) from None
 
 
 def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:

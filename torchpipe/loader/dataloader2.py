@@ -21,7 +21,7 @@ from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import plan
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
-from torchpipe.loader.claimable import Claimable
+from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
 from torchpipe.loader.looks import Looks, measures, watched
@@ -40,7 +40,7 @@ __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader2(Claimable, Looks, Generic[T_co]):
+class DataLoader2(Driven, Looks, Generic[T_co]):
     """Iterates a graph, epoch after epoch, wherever its reading service runs it.
 
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
@@ -163,7 +163,7 @@ class DataLoader2(Claimable, Looks, Generic[T_co]):
     @holding_at_exit
     def _begin_epoch(self) -> DataLoader2Iterator[T_co]:
         self._check_process()
-        self._check_no_claims("iter(loader)")
+        self._leave_driver("iter(loader)")
         self._take_last_looks()
         epochs, run = self._epochs, self._run
         coming = epochs.next("items")
@@ -204,7 +204,7 @@ class DataLoader2(Claimable, Looks, Generic[T_co]):
         form = self._epochs.form
         live = form.holder() if isinstance(form, Live) else None
         if isinstance(live, DataLoader2Iterator):
-            self._check_no_claims("skip()")
+            self._leave_driver("skip()")
             return live.skip(steps)
         iterator = self._begin_epoch()
         passed = iterator.skip(steps)
@@ -286,14 +286,14 @@ class DataLoader2(Claimable, Looks, Generic[T_co]):
         states = self.reading_service.states if states is None else states
         if states not in ("own", "all"):
             raise ValueError(f'states must be "own" or "all", got {states!r}')
-        claimed = self._state_of_claims(exact)
-        if claimed is not None:
+        driven = self._driven_state(exact)
+        if driven is not None:
             if states == "all" and self.reading_service.world_size > 1:
                 raise StateError(
                     "claims are open on each rank for itself, so there is no one state of all ranks: save each rank's "
                     'own, state_dict("own")'
                 )
-            return claimed
+            return driven
         if states == "all" and self.reading_service.world_size > 1:
             if self._pass is not None:
                 self._pass.refuse_inside("state_dict()")  # before others are told, who would wait
@@ -308,24 +308,6 @@ class DataLoader2(Claimable, Looks, Generic[T_co]):
 
     def _state_at(self, position: LoaderState) -> dict[str, Any]:
         return self._run.tell(self._run.own_state(position))
-
-    def _coming_number(self) -> tuple[int, int]:
-        coming = self._epochs.coming
-        return (coming.epoch, 0) if isinstance(coming, Fresh) else (coming.position.epoch, coming.position.delivered)
-
-    def _tell_opaque(self, payload: bytes) -> None:
-        self._run.tell_opaque(payload)
-
-    def _makes_items(self) -> bool:
-        return self.reading_service.figures().workers == 0
-
-    def _own_pace(self) -> str:
-        if self.reading_service.agrees and self.reading_service.world_size > 1:
-            return "use OrdinalReadingService(seed, rank, ranks) instead of DistributedReadingService"
-        return ""
-
-    def _ranks_of_claims(self) -> list[int]:
-        return [self.reading_service.rank, self.reading_service.world_size, 1]
 
     def _own_state(self, exact: bool) -> dict[str, Any]:
         work = self._pass
@@ -360,7 +342,7 @@ class DataLoader2(Claimable, Looks, Generic[T_co]):
         UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
         """
         self._check_process()
-        plain, claimed = self._split_state(state_dict, allow_pickle)
+        plain, of_driver = self._split_state(state_dict, allow_pickle)
         state = self._read_state(plain, allow_pickle)
         self._refuse_inside("closing the loader")
         try:
@@ -369,7 +351,7 @@ class DataLoader2(Claimable, Looks, Generic[T_co]):
             self._epochs.load(Loaded(state))
             self._run.seed = state.seed
             self._run.saved_num_shards = state.num_shards
-            self._load_claims(claimed)
+            self._load_driver(of_driver)
 
     def _read_state(self, state: Any, allow_pickle: bool) -> LoaderState:
         """Raises: as :meth:`load_state_dict`."""
@@ -414,7 +396,8 @@ class DataLoader2(Claimable, Looks, Generic[T_co]):
         if self._pid not in (0, os.getpid()):
             return
         self._refuse_inside("shutdown()")
-        self._interrupt_claims()
+        if self.driver is not None:
+            self.driver.interrupt()
         try:
             with ExitStack() as stack:
                 stack.callback(self.reading_service.finalize)

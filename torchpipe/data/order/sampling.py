@@ -15,7 +15,6 @@ import marshal
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -214,7 +213,6 @@ class _Computed(Order):
         self._shuffled = type(self._sampler) is RandomSampler
         self._indices: Any = None  # once the first batch is asked for
         self._seed: int | None = None
-        self._drawn_by: Any = None  # the state of the generator that another library's sampler drew the order from
         self._length = len(self._sampler.data_source)
         self._size = 1 if self._batch_sampler is None else self._batch_sampler.batch_size
         if saved is None:
@@ -222,7 +220,6 @@ class _Computed(Order):
         else:
             state, self.number = saved
             self.base_seed, self._seed = state["base_seed"], state.get("seed")
-            self._drawn_by = state.get("drawn_by")
             self._length, self._size = state.get("length", self._length), state.get("size", self._size)
             if "parts" in state:  # the user may have changed an attribute since the epoch began
                 samplers.put_parts(state["parts"])
@@ -233,11 +230,7 @@ class _Computed(Order):
             return range(self._length)
         if self._seed is None:
             self._seed = fresh_seed()
-        generator = torch.Generator()
-        if self._drawn_by is None:
-            generator.manual_seed(self._seed)
-        else:
-            generator.set_state(self._drawn_by)
+        generator = torch.Generator().manual_seed(self._seed)
         return torch.randperm(self._length, generator=generator, device="cpu")
 
     def _next(self) -> Any:
@@ -260,8 +253,6 @@ class _Computed(Order):
             "size": self._size,
             "parts": self._samplers.present_parts(),
         }
-        if self._drawn_by is not None:
-            state["drawn_by"] = self._drawn_by
         if not self._shuffled:
             return state, self._samplers.now()
         while True:
@@ -328,13 +319,9 @@ class _Sampled(Order):
             self._note()
 
     def _resume(self, state: OrderState, number: int, moves: bool) -> None:
-        start = state["start"]
+        self._start = start = state["start"]
         self.base_seed = state["base_seed"]
-        if start is None:  # another library's state does not say: with everything as it is
-            self._start = self._samplers.capture() | {"drew": True, "loaded": False}
-        else:
-            self._start = start
-        with nullcontext() if start is None else self._samplers.as_at(start, for_good=moves):
+        with self._samplers.as_at(start, for_good=moves):
             saved = state.get("sampler")
             if saved is None:
                 self._run_again(state, number)
@@ -359,23 +346,19 @@ class _Sampled(Order):
 
     def _find(self, position: SamplerPosition, number: int) -> None:
         """Go to batch ``number`` by the sampler's own state."""
-        skip, ended = position["skip"], False
+        skip = position["skip"]
         self._check_count(skip)
         if self._owner is not None:
             load_into(self._owner, position["state"])
             self._run_to_ends(position["ends"])
-            # Of another library's state: it may be that of the next epoch, which is not asked here
-            ended = position.get("after") is True and not skip and number == length_of(self._sampler)
         self._begin_again()
-        if ended:
-            self._iterator = iter(())
-        elif self._owner is None:
+        if self._owner is None:
             if not is_stateful(self._iterator):
                 raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
             load_into(self._iterator, position["state"])
         for done in range(skip):
             self._again(number - skip + done, number)
-        self._asked = _Asked(number, ended=ended)
+        self._asked = _Asked(number)
         if skip == 1 or position["ends"]:
             self._positions.append((number - skip, position | {"skip": 0}))
 
@@ -512,8 +495,6 @@ class _Sampled(Order):
     def last_position(self) -> SamplerPosition | None:
         if not self._positions or self._owner is not self._samplers.owner:
             return None
-        if self._positions[-1][1].get("after"):  # another library's state, which was not asked
-            return self._positions[-1][1]
         position = self._position_before(self._asked.batches)  # one of a pass before, where passes have but one batch
         return position | {"skip": 0, "ends": position["ends"] + 1}
 

@@ -142,7 +142,7 @@ def _begun_again(loader: DataLoader[Any], samplers: Samplers, order: OrderState)
     batches now than those of which the state has a digest.
     """
     start = order["start"]
-    if start is None or "sampler" in order:
+    if "sampler" in order:
         raise StateError(
             "the sampler has a state of its own, which says where it stands, not where the epoch began: ask for "
             "steps from there on, or load an earlier state"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 import os
 import pickle
 import signal
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,7 @@ from reading_services import MultiProcessingReadingService
 from tests.services.ranks import FixedRank
 from tests.tries import tries
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService, SnapshotPolicy
+from torchpipe.claims import Claims
 from torchpipe.errors import (
     IteratorInvalidated,
     StateError,
@@ -37,7 +40,6 @@ from torchpipe.errors import (
     WorkerDiedError,
 )
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader.claims import Claims
 from torchpipe.state import merge
 
 ITEMS, EPOCHS = 30, 2
@@ -257,7 +259,9 @@ def test_what_would_lose_open_claims_is_refused() -> None:
         assert len(list(loader)) == ITEMS
     with graph(0) as loader:
         loader.load_state_dict(state)
-        with pytest.raises(RuntimeError, match=r"loaded state has claims, which iter\(loader\) would lose"):
+        with pytest.raises(
+            RuntimeError, match=r"3 claims are open in the loaded state, which iter\(loader\) would lose"
+        ):
             iter(loader)
         loader.set_epoch(1)
         claims = loader.claims()
@@ -337,7 +341,7 @@ def test_an_item_that_fails_leaves_the_state_before_it() -> None:
         state = loader.state_dict()
         broken = False
         loader.load_state_dict(state)
-        assert [claim.ordinal for claim in loader._claims] == [0, 1, *range(3, ITEMS)]
+        assert [claim.ordinal for claim in claims] == [0, 1, *range(3, ITEMS)]
 
 
 def test_a_worker_that_is_killed_costs_nothing() -> None:
@@ -501,6 +505,11 @@ def test_a_loaded_state_is_whole_before_claims_are_made() -> None:
         list(islice(loader.claims(ahead=9), 3))
         with pytest.raises(StateError, match="open claims, which only the loader of the rank"):
             merge([loader.state_dict()])
+
+
+def test_a_loader_of_another_library_has_no_claims() -> None:
+    with pytest.raises(TypeError, match="of a DataLoader or a DataLoader2 of torchpipe, got <torch"):
+        Claims(torch.utils.data.DataLoader(list(range(9))))
 
 
 def test_one_iterator_is_one_epoch() -> None:
@@ -722,7 +731,7 @@ def test_a_state_goes_the_way_that_the_run_goes(make: Make) -> None:
         loader.set_epoch(5)
         state = loader.state_dict()
         here = [claim.item for claim in claims]
-        for claim in list(claims._open):
+        for claim in list(claims._window.open):
             claims.done(claim)
         for claim in islice(claims, 4):
             claim.done()
@@ -1198,3 +1207,153 @@ def test_a_sample_that_failed_long_ago_is_passed_over_by_a_resume(workers: int) 
     with loader_of() as loader:
         loader.load_state_dict(state)
         assert [claim.ordinal for claim in islice(loader.claims(ahead=64), 3)] == [0, 8, 9]
+
+
+# -- an interrupt; who keeps whom alive ------------------------------------------------------------------------------
+
+
+class Stop(BaseException):
+    """Strikes as Ctrl-C does."""
+
+
+strikes: list[type[BaseException]] = []
+
+
+def _struck(item: Any) -> Any:
+    if strikes:
+        raise strikes.pop()
+    return item
+
+
+class Striking(Counting):
+    def __getitem__(self, index: int) -> list[int]:
+        return _struck(self.kept[index])  # type: ignore[no-any-return]
+
+
+def map_style_that_strikes() -> Any:
+    return DataLoader(Striking(), None)
+
+
+def graph_that_strikes() -> Any:
+    return DataLoader2(IterableWrapper([[number] for number in range(ITEMS)]).shuffle().map(_struck))
+
+
+def _next(claims: Any) -> Any:
+    return next(iter(claims))
+
+
+def _next_of_task(claims: Any) -> Any:
+    async def first() -> Any:
+        return await anext(aiter(claims))
+
+    return asyncio.run(first())
+
+
+@pytest.mark.parametrize("make", [map_style_that_strikes, graph_that_strikes])
+@pytest.mark.parametrize("first", [_next, _next_of_task])
+@pytest.mark.parametrize("still_open", [(), (2, 4)])
+def test_an_interrupt_before_the_first_item_of_a_resume_gives_nothing_up(
+    make: Callable[[], Any], first: Callable[[Any], Any], still_open: tuple[int, ...]
+) -> None:
+    with make() as loader:
+        for claim in islice(loader.claims(ahead=50), 6):
+            if claim.ordinal not in still_open:
+                claim.done()
+        state = loader.state_dict()
+    wanted = [*still_open, *range(6, ITEMS)]
+    for _ in range(3):
+        with make() as loader:
+            loader.load_state_dict(state)
+            claims = loader.claims(ahead=50)
+            strikes.append(Stop)
+            with pytest.raises(Stop):
+                first(claims)
+            assert claims.epoch == 0
+            with pytest.raises(RuntimeError, match="2 claims are open|items behind the loader's position are done"):
+                loader.skip(1)
+            state = loader.state_dict()
+            again = loader.claims(ahead=50)  # other claims have it, too
+            assert [claim.ordinal for claim in again] == wanted
+            assert claims.epoch == 1
+
+
+@pytest.mark.parametrize("make", [map_style_that_strikes, graph_that_strikes])
+def test_an_interrupt_among_items_that_were_done_gives_none_of_them_again(make: Callable[[], Any]) -> None:
+    with make() as loader:
+        for claim in islice(loader.claims(ahead=50), 9):
+            if claim.ordinal not in (0, 7):
+                claim.done()
+        state = loader.state_dict()
+    with make() as loader:
+        loader.load_state_dict(state)
+        stream = iter(loader.claims(ahead=50))
+        assert next(stream).done()
+        strikes.append(Stop)
+        with pytest.raises(Stop):
+            next(stream)
+        state = loader.state_dict()
+    with make() as loader:
+        loader.load_state_dict(state)
+        assert [claim.ordinal for claim in loader.claims(ahead=50)] == [7, *range(9, ITEMS)]
+
+
+@pytest.mark.parametrize("make", [map_style_that_strikes, graph_that_strikes])
+def test_items_that_are_done_are_not_skipped_to_again(make: Callable[[], Any]) -> None:
+    with make() as loader:
+        for claim in islice(loader.claims(ahead=50), 6):
+            claim.done()
+        state = loader.state_dict()
+    with make() as loader:
+        loader.load_state_dict(state)
+        stream = iter(loader.claims(ahead=50))
+        with pytest.raises(RuntimeError, match="items behind the loader's position are done"):
+            loader.skip(2)
+        assert next(stream).ordinal == 6
+
+
+@pytest.mark.parametrize("make", [map_style, graph])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_claims_and_their_loader_are_in_no_cycle(make: Make, workers: int) -> None:
+    """A claim that somebody still works on keeps no loader, and so no worker, alive."""
+    loader = make(workers)
+    claims = loader.claims(ahead=9)
+    stream = iter(claims)
+    claim = next(stream)
+    state = loader.state_dict()
+    resumed = make(workers)
+    resumed.load_state_dict(state)
+    dropped = [weakref.ref(loader), weakref.ref(resumed)]
+    gc.disable()
+    try:
+        del loader, claims, stream, resumed
+        assert [found() for found in dropped] == [None, None]
+        assert claim.done()
+    finally:
+        gc.enable()
+
+
+def test_a_loader_is_kept_by_its_claims_and_by_a_loop_over_them() -> None:
+    assert [claim.ordinal for claim in map_style(0).claims(ahead=ITEMS)] == list(range(ITEMS))
+    claims = map_style(0).claims(ahead=ITEMS)
+    assert len(list(claims)) == ITEMS
+
+
+def test_open_claims_that_nobody_holds_are_in_the_loaders_state() -> None:
+    with map_style(0) as loader:
+        for claim in islice(loader.claims(ahead=9), 3):
+            claim.done()
+        del claim
+        next(iter(loader.claims(ahead=9, groups=2)))  # of the epoch after the one that was left
+        gc.collect()
+        state = loader.state_dict()
+    with map_style(0) as loader:
+        loader.load_state_dict(state)
+        assert next(iter(loader.claims())).number[:2] == (1, 0)
+
+
+def test_a_copy_of_a_loader_whose_loaded_state_has_claims_is_refused() -> None:
+    state = saved_behind(map_style, 6)
+    with map_style(0) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(TypeError, match="items behind the loader's position are done, and a copy"):
+            copy.copy(loader)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
+from torchpipe.claims.loaders import ranks_of_claims
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.state.codec import as_text, decode, encode, from_text
-from torchpipe.state.flat import CLAIMS
+from torchpipe.state.codec import decode, encode, from_text
 
 __all__ = ["Item", "SavedClaims"]
 
@@ -48,14 +48,12 @@ class SavedClaims:
         items = {"first": list(self.first), "following": list(self.following), "open": [*map(list, self.open)]}
         return encode(plain | pairs | items)
 
-    @staticmethod
-    def beside(state: dict[str, Any], payload: bytes) -> dict[str, Any]:
-        """The loader's ``state`` with what ``encoded()`` gave."""
-        return state | {CLAIMS: as_text(payload)}
-
     @classmethod
-    def read(cls, text: Any, own: dict[str, Any], ranks: list[int], allow_pickle: bool) -> SavedClaims:
-        """Raises: StateError for damage, StateMismatchError for another rank's."""
+    def read(cls, loader: Any, text: Any, own: dict[str, Any], allow_pickle: bool) -> SavedClaims:
+        """What stands beside a loader's ``own`` state. Raises: StateError for damage, StateMismatchError for another
+        rank's.
+        """
+        ranks = ranks_of_claims(loader)
         saved = decode(from_text(text), allow_pickle=allow_pickle) if isinstance(text, str) else None
         if not isinstance(saved, dict) or saved.keys() != set(_NAMES) or not _is_sound(saved):
             raise StateError(f"the claims of the state are damaged: {saved or text!r:.200}. Use an older checkpoint")
@@ -70,28 +68,23 @@ class SavedClaims:
                 "and batch: load on each rank the state that it saved, in a run like the one that saved it"
             )
         pairs = {name: [((*item,), value) for item, value in saved[name]] for name in ("later", "results")}
-        items = {"first": (*saved["first"],), "following": (*saved["following"],)}
-        open_ones = {"open": [(*item,) for item in saved["open"]]}
-        return cls(**saved | pairs | items | open_ones, allow_pickle=allow_pickle, own=own)
+        items = {"first": (*saved["first"],), "following": (*saved["following"],), "open": [*map(tuple, saved["open"])]}
+        return cls(**saved | pairs | items, allow_pickle=allow_pickle, own=own)
 
 
 _NAMES = tuple(entry.name for entry in fields(SavedClaims) if entry.name not in ("allow_pickle", "own"))
 
 
 def _is_sound(saved: dict[str, Any]) -> bool:
-    pairs = [saved[name] for name in ("later", "results")]
+    if any(type(saved[name]) is not list for name in ("open", "later", "results", "ranks")):
+        return False
+    pairs = [*saved["later"], *saved["results"]]
+    if any(type(pair) is not list or len(pair) != 2 for pair in pairs):
+        return False
+    items = [saved["first"], saved["following"], *saved["open"], *(item for item, _ in pairs)]
     return (
-        all(type(saved[name]) is list for name in ("open", "later", "results", "ranks"))
-        and all(type(entry) is list and len(entry) == 2 for part in pairs for entry in part)
-        and all(
-            type(item) is list and len(item) == 2 and all(type(part) is int and part >= 0 for part in item)
-            for item in (
-                saved["first"],
-                saved["following"],
-                *saved["open"],
-                *(item for part in pairs for item, _ in part),
-            )
-        )
+        all(type(item) is list and len(item) == 2 and all(type(part) is int for part in item) for item in items)
+        and min(map(min, items)) >= 0
         and saved["first"] <= saved["following"]
         and all(saved["first"] <= item < saved["following"] for item in saved["open"])
         and all(type(state) is dict for _, state in saved["later"])

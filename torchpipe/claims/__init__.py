@@ -1,0 +1,18 @@
+"""Claims: a loader's items for consumers that run ahead and finish out of order, with a state of what is finished.
+
+A loader's own state counts what it has handed out. Where items are taken far ahead and finish in any order (rollouts,
+generation, scoring), a resume from it would skip what was still open. A claim is open until it is done or dropped,
+whoever finishes first.
+
+It uses a loader's public calls, and the hooks of :class:`torchpipe.loader.driven.Driven`: ``driver``, ``_coming``, and
+``_position_now`` with ``_state_at``. The loader holds its driver (``driver.py``), which holds no loader;
+:class:`Claims` and a loop over them hold both; a :class:`Claim` holds the window of open ones (``window.py``) alone:
+whoever keeps one keeps no loader and no worker alive.
+"""
+
+from __future__ import annotations
+
+from torchpipe.claims.claims import Claims
+from torchpipe.claims.window import Claim, ClaimStats, Number
+
+__all__ = ["Claim", "ClaimStats", "Claims", "Number"]
