@@ -1,14 +1,17 @@
 """Tar shards of JPEGs in an object store that answers slowly and fails now and then: images a second, beside peers.
 
-    python benchmarks/object_store.py [--shards 8] [--images 200] [--rounds 3] [--latency-ms 20] [--errors 0.01]
-                                      [--no-decode] [--out object_store.json]
+    python benchmarks/object_store.py [--shards 8] [--images 200] [--rounds 3] [--latency-ms 20] [--mb-per-s 0]
+                                      [--errors 0.01] [--no-decode] [--one-process] [--readers "a;b"]
+                                      [--out object_store.json]
 
 The store is a server of S3's interface in a process of its own on this machine: it waits ``--latency-ms`` before it
-answers each request, and answers ``--errors`` of them with 503. Each reader reads all shards in one process, without
-workers, and decodes the images with Pillow: torchpipe without and with read-ahead, and with a cache on disk, in the
-first epoch and a later one; ``webdataset`` (``pipe:curl --retry``) and streams of Hugging Face ``datasets``, where they
-are installed. A fresh process for each figure, in turn, and of each the median. Before any time counts, each reader's
-bytes are compared with those written. Prints JSON.
+answers each request, sends ``--mb-per-s`` on each connection (0: as fast as it can), and answers ``--errors`` of them
+with 503. Each reader reads all shards in one process, without workers, and decodes the images with Pillow: torchpipe
+without and with read-ahead, also of names that a node yields, so that no file is opened ahead, and with a cache on
+disk, in the first epoch and a later one; the same over fsspec's own caches, in memory (blocks of 4 MiB) and on disk
+(chains); ``webdataset`` (``pipe:curl --retry``) and streams of Hugging Face ``datasets``, where they are installed. A
+fresh process for each figure, in turn, and of each the median; with ``--one-process`` this one for all, which has
+connected before any time counts. Before that, each reader's bytes are compared with those written. Prints JSON.
 """
 
 from __future__ import annotations
@@ -43,8 +46,16 @@ if __package__ in (None, ""):
 import numpy as np
 
 PIXELS = (320, 240)
+PIECE_BYTES = 1 << 18  # sent at once
 PEERS = ("webdataset", "datasets")
-READERS = ("no read-ahead", "read-ahead", "cache, first epoch", "cache, later", *PEERS)
+IN_MEMORY = ("readahead", "blockcache", "background")  # fsspec's ``cache_type``
+ON_DISK = ("simplecache", "filecache", "blockcache")  # the chains of fsspec's, which keep files or blocks of them
+READERS = (
+    *("no read-ahead", "read-ahead", "read-ahead, each opened when it comes", "cache, first epoch", "cache, later"),
+    *(f"fsspec {kind}" for kind in IN_MEMORY),
+    *(f"{kind}::, {when}" for kind in ON_DISK for when in ("first epoch", "later")),
+    *PEERS,
+)
 
 
 @cache
@@ -81,7 +92,7 @@ def name_of(number: int) -> str:
     return f"shard-{number:03d}.tar"
 
 
-def serve(shards: int, images: int, latency_ms: float, errors: float) -> None:
+def serve(shards: int, images: int, latency_ms: float, mb_per_s: float, errors: float) -> None:
     """Objects ``/bench/shard-000.tar`` ... Prints its port, and ends with its standard input."""
     objects = {f"/bench/{name_of(number)}": shard(number * images, images) for number in range(shards)}
     tags = {path: f'"{hashlib.md5(data).hexdigest()}"' for path, data in objects.items()}
@@ -132,7 +143,11 @@ def serve(shards: int, images: int, latency_ms: float, errors: float) -> None:
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body)
+                for start in range(0, len(body), PIECE_BYTES):
+                    began = time.perf_counter()
+                    self.wfile.write(body[start : start + PIECE_BYTES])
+                    if mb_per_s:
+                        time.sleep(max(0.0, began + PIECE_BYTES / mb_per_s / 1e6 - time.perf_counter()))
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -169,13 +184,30 @@ def bytes_of(reader: str, shards: int, address: str, folder: str) -> Iterator[by
         ).cast_column("jpg", datasets.Image(decode=False))
         for sample in stream:
             yield sample["jpg"]["bytes"]
-    else:
-        from torchpipe.iter import WebDatasetReader
+    elif reader.startswith("fsspec "):
+        from torchpipe.iter import IterableWrapper
 
-        more: dict[str, Any] = {"ahead_bytes": 0} if reader == "no read-ahead" else {}
-        if reader.startswith("cache"):
-            more = {"cache_dir": folder, "cache_bytes": 10 << 30}
-        for sample in WebDatasetReader(urls, ["jpg"], decode=False, storage_options={**store, **more}):
+        kinds = {"cache_type": reader.removeprefix("fsspec "), "block_size": 4 << 20}
+        opened = IterableWrapper(urls).open_files_by_fsspec("rb", kwargs_for_open=kinds, **store)
+        for path, stream in opened.load_from_tar():
+            if path.endswith(".jpg"):
+                yield stream.read()
+    else:
+        from torchpipe.iter import IterableWrapper, WebDatasetReader
+
+        names: Any = urls
+        options: dict[str, Any] = store
+        if reader == "no read-ahead":
+            options = {**store, "ahead_bytes": 0}
+        elif reader.startswith("cache"):
+            options = {**store, "cache_dir": folder, "cache_bytes": 10 << 30}
+        elif "::" in reader:
+            kind = reader.partition("::")[0]
+            names = [f"{kind}::{url}" for url in urls]
+            options = {"s3": store, kind: {"cache_storage": f"{folder}-{kind}", "check_files": kind != "simplecache"}}
+        elif reader != "read-ahead":
+            names = IterableWrapper(urls)
+        for sample in WebDatasetReader(names, ["jpg"], decode=False, storage_options=options):
             yield sample["jpg"]
 
 
@@ -204,7 +236,10 @@ def measured(
     reader: str, options: argparse.Namespace, address: str, folder: str, decode: bool, failed: dict[str, int]
 ) -> float:
     """Images a second, in a process of its own. A peer that an answer of 503 ends runs again; ``failed`` counts."""
-    given = json.dumps([reader, options.shards, options.images, address, folder, decode])
+    asked = (reader, options.shards, options.images, address, folder, decode)
+    if options.one_process:
+        return float(options.shards * options.images / run(*asked))
+    given = json.dumps(asked)
     for _ in range(10):
         done = subprocess.run([sys.executable, __file__, "--one", given], check=False, capture_output=True, text=True)
         if not done.returncode:
@@ -221,7 +256,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--latency-ms", type=float, default=20.0)
+    parser.add_argument("--mb-per-s", type=float, default=0.0)
     parser.add_argument("--errors", type=float, default=0.01)
+    parser.add_argument("--one-process", action="store_true")
+    parser.add_argument("--readers")
     parser.add_argument("--no-decode", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -236,7 +274,9 @@ def main() -> None:
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         os.environ.setdefault(name, "1")
     readers = [name for name in READERS if name not in PEERS or importlib.util.find_spec(name)]
-    given = json.dumps([options.shards, options.images, options.latency_ms, options.errors])
+    if options.readers:
+        readers = [name for name in readers if name in options.readers.split(";")]
+    given = json.dumps([options.shards, options.images, options.latency_ms, options.mb_per_s, options.errors])
     failed = dict.fromkeys(readers, 0)
     folder = tempfile.mkdtemp()
     server = subprocess.Popen(
@@ -249,18 +289,20 @@ def main() -> None:
             measured(reader, options, address, f"{folder}/checked", False, failed)
         rates: dict[str, list[float]] = {reader: [] for reader in readers}
         for turn in range(options.rounds):
-            for reader in readers:  # the cache's two epochs one behind the other
-                where = f"{folder}/{turn}" if reader.startswith("cache") else f"{folder}/other"
-                rates[reader].append(measured(reader, options, address, where, not options.no_decode, failed))
+            for reader in readers:  # a cache's two epochs one behind the other
+                rates[reader].append(
+                    measured(reader, options, address, f"{folder}/{turn}", not options.no_decode, failed)
+                )
     finally:
         server.communicate("")
         shutil.rmtree(folder, ignore_errors=True)
-    base = statistics.median(rates["no read-ahead"])
+    base = statistics.median(rates.get("no read-ahead", rates[readers[0]]))
     results = {
         "shards": options.shards,
         "images": options.images,
         "bytes": len(shard(0, options.images)) * options.shards,
         "latency_ms": options.latency_ms,
+        "mb_per_s": options.mb_per_s,
         "errors": options.errors,
         "decoded": not options.no_decode,
         "images_per_second": {

@@ -1,6 +1,7 @@
-"""Workers that make an item of each entry that the main process deals to them: what torch's loader does.
+"""Workers of a ``DataLoader``: what ``torchpipe/data/workers.py`` asks for, wherever they run.
 
-Runs in the main process. The graph's one source reads what is dealt (``context.host.supply``); whoever uses this
+Runs in the main process. Workers of a map-style dataset make an item of each entry that the main process deals to them:
+what torch's loader does. The graph's one source reads what is dealt (``context.host.supply``); whoever uses this
 decides which entry goes to which worker, and when. A worker that dies is replaced, and its successor is dealt again
 what has not come back as an item.
 """
@@ -8,20 +9,19 @@ what has not come back as an item.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reading_services.engine.ledger import LaneEntries
 from reading_services.engine.options import WorkerLimits
 from reading_services.engine.policies import policies
 from reading_services.engine.supervisor import Supervisor
+from reading_services.engine.workers import Section, Workplace
+from reading_services.hosted import HostedReadingService
 from reading_services.images import image_of
-from reading_services.multiprocessing import MultiProcessingReadingService
-from reading_services.processes.graph_image import GraphImage
-from reading_services.processes.pool import ProcessPool, Section
 from reading_services.processes.start_method import default_start_method, start_method
-from reading_services.ray import RayWorkers, TimedRayReadingService, actor_image, actor_pool
+from reading_services.processes.workplace import Processes
+from torchpipe.data.workers import WorkerEngine
+from torchpipe.device import DeviceOptions
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import InitFn
@@ -30,75 +30,67 @@ from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import dumps
 
-if TYPE_CHECKING:
-    from reading_services.actors.pool import ActorPool
+__all__ = ["DealingWorkers", "Engine", "TimedReadingService"]
 
-__all__ = ["DealingWorkers", "RayWorkers", "TimedRayReadingService", "TimedReadingService", "WorkerLimits",
-           "default_start_method"]  # fmt: skip
+_NO_LIMIT = 1 << 62  # bytes: torch's ``prefetch_factor`` counts batches, whatever their size
+
+
+def _limits(window: int, max_deaths: int, max_restarts: int | None) -> WorkerLimits:
+    return WorkerLimits(
+        window=window,
+        window_bytes=_NO_LIMIT,
+        max_deaths=max_deaths,
+        max_restarts=max_restarts,
+        torch_wording=True,
+    )
 
 
 class DealingWorkers(Supervisor):
-    """``num_workers`` processes over ``graph``, a node without inputs, which are dealt what to make items of; with
-    ``where``, as many Ray actors.
+    """``num_workers`` of ``place`` over ``graph``, a node without inputs, which are dealt what to make items of.
 
     ``steps``: of the node, how many note for themselves what they take.
 
-    Under fork, processes get the graph as it is when they are started; else it is pickled, here and now.
-
-    Raises: NotSerializableError, naming the attribute that cannot be pickled.
+    Raises: NotSerializableError, naming the attribute that cannot be sent to them; what ``place`` has to say.
     """
 
     def __init__(
         self,
         graph: DataPipe,
         num_workers: int,
-        context: BaseContext | str | None,
+        place: Workplace,
         *,
         init_fn: InitFn | None,
-        limits: WorkerLimits,
-        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
-        steps: int = 1,
-        budget: Budget | None = None,
-        where: RayWorkers | None = None,
+        window: int,
+        max_deaths: int,
+        max_restarts: int | None,
+        policy: Callable[[], SnapshotPolicy],
+        steps: int,
+        budget: Budget | None,
     ) -> None:
-        names = dict(enumerate([node_name(graph)] * max(1, steps)))
-        self._image: GraphImage | None = None
-        self._pool: ProcessPool | ActorPool
-        if where is None:
-            context = start_method(context, on_device=context is None)
-            forked = context.get_start_method() == "fork"
-            self._image = image_of(
-                GraphImage.inherited if forked else GraphImage.of,
-                (graph,),
-                (graph,),
-                to="a worker process",
-                name=_the_loader,
-                advice='. multiprocessing_context="fork" needs no pickling',
-                worker_init_fn=init_fn,
-                worker_reset_fn=None,
-                policy=policy,
-            )
-            self._pool = ProcessPool(context, Section(self._image, names))
-        else:
-            from reading_services.actors.pool import ActorSection
-
-            image = image_of(
-                actor_image,
-                (graph,),
-                (graph,),
-                to="a Ray actor",
-                name=_the_loader,
-                worker_init_fn=init_fn,
-                worker_reset_fn=None,
-                policy=policy,
-            )
-            self._pool = actor_pool(where, ActorSection(image, len(names)), None, None)
-        balance = where is not None and where.rebalance
-        super().__init__(self._pool, num_workers, limits, policies(budget, num_workers, balance=balance))
+        place.check()
+        self._place = place
+        self._image = image_of(
+            place.image,
+            (graph,),
+            (graph,),
+            to=f"a {place.worker}",
+            name=_the_loader,
+            advice=place.advice,
+            worker_init_fn=init_fn,
+            worker_reset_fn=None,
+            policy=policy,
+        )
+        pool = place.open_pool(Section(self._image, dict.fromkeys(range(steps), node_name(graph))))
+        super().__init__(
+            pool,
+            num_workers,
+            _limits(window, max_deaths, max_restarts),
+            policies(budget, num_workers, balance=place.balances),
+        )
 
     @property
     def processes(self) -> list[Any]:
-        """The ``multiprocessing`` processes that run just now, or where actors run, in the order of their numbers."""
+        """Where the workers run just now, in the order of their numbers."""
         return self._pool.processes()
 
     def begin(
@@ -137,42 +129,72 @@ class DealingWorkers(Supervisor):
         try:
             super().close()
         finally:
-            if self._image is not None:
-                self._image.close()
+            self._place.forget(self._image)
 
 
-class TimedReadingService(MultiProcessingReadingService):
-    """``MultiProcessingReadingService`` as torch's loader wants it: with a limit to each wait, and forked as it is."""
+class TimedReadingService(HostedReadingService):
+    """What hosts the shards of an iterable dataset: with a limit to each wait for an item, in torch's words."""
 
     def __init__(
-        self, num_workers: int, context: BaseContext | str | None, *, wait_s: float | None, **more: Any
+        self,
+        num_workers: int,
+        place: Workplace,
+        *,
+        num_shards: int,
+        init_fn: InitFn,
+        window: int,
+        max_deaths: int,
+        max_restarts: int | None,
+        wait_s: float | None,
+        autotune: bool | Budget,
     ) -> None:
-        super().__init__(num_workers, context, **more)
+        super().__init__(
+            place,
+            num_workers,
+            num_shards,
+            init_fn,
+            None,
+            SnapshotPolicy,
+            limits=_limits(window, max_deaths, max_restarts),
+            main_prefetch_cnt=0,
+            device=None,
+            device_options=DeviceOptions(),
+            timeout=None,
+            autotune=autotune,
+        )
         self._wait_s = wait_s
-        self._limits = replace(self._limits, torch_wording=True)
+        place.check()
 
     @property
     def processes(self) -> list[Any]:
-        """The ``multiprocessing`` processes that run just now."""
+        """Where the workers run just now, in the order of their numbers."""
         return [] if self._pool is None else self._pool.processes()
 
     @property
     def usable(self) -> bool:
-        """True if another epoch may begin: after a call that was cut short, with new processes."""
+        """True if another epoch may begin: after a call that was cut short, with new workers."""
         return True
 
     def close(self) -> None:
-        """End all processes. Idempotent."""
+        """End all workers. Idempotent."""
         self.finalize()
-
-    def _make_images(self) -> None:
-        if self._context.get_start_method() != "fork" or self.plan.dispatch is not None:
-            super()._make_images()
-        else:
-            parts = (self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
-            self._graph = GraphImage.inherited(*parts)
 
 
 def _the_loader(graph: DataPipe) -> str:
     """The graph has what users give to the loader."""
     return "the loader"
+
+
+class Engine(WorkerEngine):
+    """Workers in processes of this machine, or in any other :class:`~reading_services.engine.workers.Workplace`.
+
+    Under fork, processes get the graph as it is when they are started; else it is pickled, once.
+    """
+
+    dealing = DealingWorkers
+    streaming = TimedReadingService
+
+    def processes(self, context: Any, *, on_device: bool) -> Workplace:
+        if context is None and not on_device:
+            context = default_start_method()
+        return Processes(start_method(context, on_device=on_device), inherits=True)

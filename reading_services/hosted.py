@@ -1,4 +1,4 @@
-"""Reading services whose shards run in workers that a supervisor watches: processes of this machine, or Ray's actors.
+"""Reading services whose shards run in workers that a supervisor watches, wherever these run.
 
 Runs in the main process.
 """
@@ -6,12 +6,13 @@ Runs in the main process.
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reading_services.engine.options import WorkerLimits
+from reading_services.engine.workers import Section, WorkerPool, Workplace
+from reading_services.images import image_of
 from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.exact import cursor_from, item_before
@@ -67,10 +68,10 @@ class HostedReadingService(ShardedReadingService):
 
     _wait_s: float | None = None  # the longest wait for an item
     _wants_nodes = False
-    _balances = False  # True if shards move to quicker workers
 
     def __init__(
         self,
+        workplace: Workplace,
         num_workers: int,
         num_shards: int | None,
         init_fn: InitFn | None,
@@ -100,8 +101,10 @@ class HostedReadingService(ShardedReadingService):
         self._limits, self._silent_s = limits, timeout or None
         self._device_options = device_options
         self._device = None if device is None else resolve(device, device_options)
+        self._workplace = workplace
+        self._images: tuple[Any, Any] | None = None  # what the workers of shards, and the dispatcher, are sent
         self._workers: Supervisor | None = None
-        self._pool: Any = None  # that they are in
+        self._pool: WorkerPool | None = None  # that they are in
         # Here, since workers import this module and need none of it, and not at the first epoch, which it would delay.
         import reading_services.engine.supervisor  # noqa: F401
 
@@ -109,28 +112,53 @@ class HostedReadingService(ShardedReadingService):
         self._earlier_longest = 0
         self._last_figures = ServiceFigures()
 
-    @abstractmethod
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers that run just now, in the order of their numbers."""
+        return [] if self._pool is None else self._pool.pids()
+
     def _prepare(self) -> None:
         """Look whether workers can be started here, and make what they are sent, if that is not there yet.
 
-        Raises: NotSerializableError, naming the node; RuntimeError.
+        That is pickled once: all get the same, and an error comes where the loader is made.
+
+        Raises: NotSerializableError, naming the node; RuntimeError and the like.
         """
+        self._workplace.check()
+        if self._images is None:
+            self._images = self._make_images()
 
-    @abstractmethod
-    def _new_pool(self) -> Any:
-        """Where workers are started, of what was prepared."""
+    def _make_images(self) -> tuple[Any, Any]:
+        plan, place = self.plan, self._workplace
+        shards = image_of(
+            place.image,
+            plan.shard_nodes,
+            self._graphs.branches,
+            to=f"a {place.worker}",
+            worker_init_fn=self._init_fn,
+            worker_reset_fn=self._reset_fn,
+            policy=self._policy,
+        )
+        if plan.dispatch is None:
+            return shards, None
+        to = f"the dispatcher {place.kind}"
+        return shards, image_of(place.image, plan.dispatch_nodes, plan.dispatch, to=to, policy=self._policy)
 
-    @abstractmethod
     def _forget(self) -> None:
         """Let go of what workers are sent. Idempotent."""
+        images, self._images = self._images or (), None
+        for image in images:
+            if image is not None:
+                self._workplace.forget(image)
 
-    @abstractmethod
-    def worker_pids(self) -> list[int]:
-        """The process ids of the workers that run just now, in the order of their numbers."""
-
-    @abstractmethod
-    def _described(self, workers: int) -> str:
-        """So many workers, in words."""
+    def _new_pool(self) -> WorkerPool:
+        """Where workers are started, of what was prepared."""
+        assert self._images is not None
+        (shards, dispatched), root = self._images, self.plan.dispatch
+        return self._workplace.open_pool(
+            Section(shards, numbered_names(*self._graphs.branches)),
+            None if root is None else Section(dispatched, numbered_names(root)),
+            silent_s=self._silent_s,
+        )
 
     @property
     def num_workers(self) -> int:
@@ -178,10 +206,10 @@ class HostedReadingService(ShardedReadingService):
         if not workers:
             where = f"in this process, {shards} shard{'s' if shards > 1 else ''}"
             return draw(self.plan, where, "in this process", self._appended())
-        where = f"{shards} shards in {self._described(workers)}"
-        return draw(self.plan, where, "in this process", self._appended(), f"once, in {self._dispatcher_described}")
-
-    _dispatcher_described = "a dispatcher process"
+        where, dispatcher = self._workplace.described(workers), f"a dispatcher {self._workplace.kind}"
+        return draw(
+            self.plan, f"{shards} shards in {where}", "in this process", self._appended(), f"once, in {dispatcher}"
+        )
 
     @property
     def measuring(self) -> bool:
@@ -273,7 +301,7 @@ class HostedReadingService(ShardedReadingService):
             self._workers.measure_nodes(self._wants_nodes)
         return self._workers
 
-    def _new_workers(self, most: int) -> tuple[Any, Supervisor]:
+    def _new_workers(self, most: int) -> tuple[WorkerPool | None, Supervisor]:
         """New workers in a pool, none of them started yet."""
         from reading_services.engine.policies import policies
         from reading_services.engine.supervisor import Supervisor
@@ -283,7 +311,7 @@ class HostedReadingService(ShardedReadingService):
             pool,
             most,
             self._limits,
-            policies(self._budget, most, balance=self._balances),
+            policies(self._budget, most, balance=self._workplace.balances),
             dispatch_branch=self._dispatch_branch,
             restarts=self._earlier_restarts,
         )

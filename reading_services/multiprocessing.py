@@ -5,24 +5,19 @@ Runs in the main process.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
-from reading_services.hosted import HostedReadingService, device_options, numbered_names, worker_limits
-from reading_services.images import image_of
-from reading_services.processes.graph_image import GraphImage
+from reading_services.hosted import HostedReadingService, device_options, worker_limits
 from reading_services.processes.start_method import start_method
+from reading_services.processes.workplace import Processes
 from torchpipe.device import DeviceKeywords
 from torchpipe.execution.service_figures import ServiceStats
 from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.machine.budget import Budget
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
-
-if TYPE_CHECKING:
-    from reading_services.processes.pool import ProcessPool
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
@@ -99,6 +94,7 @@ class MultiProcessingReadingService(HostedReadingService):
     ) -> None:
         self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
         super().__init__(
+            Processes(start_method(multiprocessing_context, on_device=device is not None)),
             num_workers,
             num_shards,
             worker_init_fn,
@@ -111,67 +107,7 @@ class MultiProcessingReadingService(HostedReadingService):
             timeout=timeout,
             autotune=autotune,
         )
-        self._context = start_method(multiprocessing_context, on_device=device is not None)
-        self._graph: GraphImage | None = None
-        self._dispatch: GraphImage | None = None
-        import reading_services.processes.pool  # noqa: F401  # here, as the base class says
 
     @property
     def worker_prefetch_cnt(self) -> int:
         return self._worker_prefetch_cnt
-
-    def worker_pids(self) -> list[int]:
-        """The process ids of the workers that run just now, in the order of their numbers."""
-        return [] if self._pool is None else self._pool.pids()
-
-    def _prepare(self) -> None:
-        """What processes run is pickled once: all get the same, and an error comes where the loader is made."""
-        _refuse_daemonic()
-        if self._graph is None:
-            self._make_images()
-
-    def _make_images(self) -> None:
-        plan = self.plan
-        self._graph = image_of(
-            GraphImage.of,
-            plan.shard_nodes,
-            self._graphs.branches,
-            to="a worker process",
-            worker_init_fn=self._init_fn,
-            worker_reset_fn=self._reset_fn,
-            policy=self._policy,
-        )
-        if plan.dispatch is not None:
-            self._dispatch = image_of(
-                GraphImage.of, plan.dispatch_nodes, plan.dispatch, to="the dispatcher process", policy=self._policy
-            )
-
-    def _forget(self) -> None:
-        images = (self._graph, self._dispatch)
-        self._graph = self._dispatch = None
-        for image in images:
-            if image is not None:
-                image.close()
-
-    def _described(self, workers: int) -> str:
-        return f"{workers} worker processes ({self._context.get_start_method()})"
-
-    def _new_pool(self) -> ProcessPool:
-        from reading_services.processes.pool import ProcessPool, Section
-
-        plan = self.plan
-        assert self._graph is not None
-        shards, dispatched = Section(self._graph, numbered_names(*self._graphs.branches)), None
-        if plan.dispatch is not None:
-            assert self._dispatch is not None
-            dispatched = Section(self._dispatch, numbered_names(plan.dispatch))
-        return ProcessPool(self._context, shards, dispatched, silent_s=self._silent_s)
-
-
-def _refuse_daemonic() -> None:
-    if multiprocessing.current_process().daemon:
-        raise RuntimeError(
-            f"{multiprocessing.current_process().name} is a daemonic process, which may have no children, so no worker "
-            "can be started here: use num_workers=0 with num_shards=... (the stream is the same), or start this "
-            "process with daemon=False. Workers of torch's DataLoader and of pools are daemonic"
-        )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import dataclass, field
+from typing import Any, Unpack
 
 import torch
 
-from reading_services.hosted import HostedReadingService, device_options, numbered_names, worker_limits
-from reading_services.images import image_of
+from reading_services.engine.workers import Section, WorkerPool, Workplace
+from reading_services.hosted import HostedReadingService, device_options, worker_limits
 from torchpipe.device import DeviceKeywords
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.shard import InitFn, ResetFn
@@ -22,10 +22,7 @@ from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import CloudPickler
 
-if TYPE_CHECKING:
-    from reading_services.actors.pool import ActorPool, ActorSection
-
-__all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "actor_image", "actor_pool"]
+__all__ = ["RayReadingService", "RayWorkers"]
 
 _SHARED = (
     "is, or refers to, a tensor in shared memory. Only processes of one machine share it: an actor would have a copy, "
@@ -35,7 +32,7 @@ _SHARED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayWorkers:
+class RayWorkers(Workplace):
     """Where a loader's workers run: in Ray actors. ``DataLoader(..., num_workers=8, worker_method=RayWorkers())``.
 
     Args:
@@ -66,6 +63,10 @@ class RayWorkers:
     start_timeout: float = 120.0
     rebalance: bool = True
 
+    method = "ray"
+    worker = "Ray actor"
+    kind = "actor"
+
     def __post_init__(self) -> None:
         for name, least in (("num_cpus", 0.0), ("memory", 1.0), ("start_timeout", 0.001)):
             value = getattr(self, name)
@@ -87,7 +88,11 @@ class RayWorkers:
         if self.runtime_env is not None:
             _check_runtime_env(self.runtime_env)
 
-    def connect(self) -> None:
+    @property
+    def balances(self) -> bool:  # type: ignore[override]
+        return self.rebalance
+
+    def check(self) -> None:
         """Connect to the cluster. Raises: ImportError without Ray; ValueError, ConnectionError."""
         try:
             import ray  # noqa: F401
@@ -97,23 +102,30 @@ class RayWorkers:
 
         connect(self.address)
 
+    def open_pool(
+        self, shards: Section, dispatched: Section | None = None, *, silent_s: float | None = None
+    ) -> WorkerPool:
+        from reading_services.actors.cluster import ActorRequest
+        from reading_services.actors.pool import ActorPool
 
-def actor_pool(
-    hosts: RayWorkers, shards: ActorSection, dispatched: ActorSection | None, silent_s: float | None
-) -> ActorPool:
-    """The workers of one loader, none of which is started yet."""
-    from reading_services.actors.cluster import ActorRequest
-    from reading_services.actors.pool import ActorPool
+        request = ActorRequest(
+            num_cpus=self.num_cpus,
+            memory=self.memory,
+            resources=self.resources,
+            label_selector=self.label_selector,
+            placement_group=self.placement_group,
+            runtime_env=self.runtime_env,
+        )
+        return ActorPool(shards, dispatched, request, silent_s=silent_s, start_timeout_s=self.start_timeout)
 
-    request = ActorRequest(
-        num_cpus=hosts.num_cpus,
-        memory=hosts.memory,
-        resources=hosts.resources,
-        label_selector=hosts.label_selector,
-        placement_group=hosts.placement_group,
-        runtime_env=hosts.runtime_env,
-    )
-    return ActorPool(shards, dispatched, request, silent_s=silent_s, start_timeout_s=hosts.start_timeout)
+    def image(self, *parts: Any) -> bytes:
+        """Pickled: functions and classes of the main script by value, since actors do not import it."""
+        file = io.BytesIO()
+        _ToActors(file, protocol=5).dump(parts)
+        return file.getvalue()
+
+    def described(self, workers: int) -> str:
+        return f"{workers} Ray actors"
 
 
 def _check_runtime_env(value: Any) -> None:
@@ -154,8 +166,6 @@ class RayReadingService(HostedReadingService):
     does not answer; GraphError and NotSerializableError, naming the node, when a loader is built with it.
     """
 
-    _dispatcher_described = "a dispatcher actor"
-
     def __init__(
         self,
         num_workers: int = 1,
@@ -184,7 +194,19 @@ class RayReadingService(HostedReadingService):
         autotune: bool | Budget = False,
         **options: Unpack[DeviceKeywords],
     ) -> None:
+        hosts = RayWorkers(
+            num_cpus=num_cpus,
+            memory=memory,
+            resources=resources or {},
+            label_selector=label_selector or {},
+            placement_group=placement_group,
+            runtime_env=runtime_env,
+            address=address,
+            start_timeout=start_timeout,
+            rebalance=rebalance,
+        )
         super().__init__(
+            hosts,
             check_count("num_workers", num_workers, at_least=1),
             num_shards,
             worker_init_fn,
@@ -197,108 +219,17 @@ class RayReadingService(HostedReadingService):
             timeout=timeout,
             autotune=autotune,
         )
-        self._hosts = RayWorkers(
-            num_cpus=num_cpus,
-            memory=memory,
-            resources=resources or {},
-            label_selector=label_selector or {},
-            placement_group=placement_group,
-            runtime_env=runtime_env,
-            address=address,
-            start_timeout=start_timeout,
-            rebalance=rebalance,
-        )
-        self._graph: bytes | None = None
-        self._dispatch: bytes | None = None
-        self._hosts.connect()
-
-    def worker_pids(self) -> list[int]:
-        """The process ids of the actors, each on its node, in the order of their numbers."""
-        return [] if self._pool is None else self._pool.pids()
+        hosts.check()
 
     def nodes(self) -> dict[str, str]:
         """The name of each actor that has started -> the id of its node."""
-        return {} if self._pool is None else self._pool.nodes()
+        pool: Any = self._pool
+        return {} if pool is None else pool.nodes()
 
     def actors(self) -> list[Any]:
         """The handles of the actors, in the order of their numbers."""
-        return [] if self._pool is None else self._pool.actors()
-
-    def _prepare(self) -> None:
-        self._hosts.connect()
-        if self._graph is not None:
-            return
-        plan = self.plan
-        self._graph = image_of(
-            actor_image,
-            plan.shard_nodes,
-            self._graphs.branches,
-            to="a Ray actor",
-            worker_init_fn=self._init_fn,
-            worker_reset_fn=self._reset_fn,
-            policy=self._policy,
-        )
-        if plan.dispatch is not None:
-            self._dispatch = image_of(
-                actor_image, plan.dispatch_nodes, plan.dispatch, to="the dispatcher actor", policy=self._policy
-            )
-
-    def _forget(self) -> None:
-        self._graph = self._dispatch = None
-
-    def _described(self, workers: int) -> str:
-        return f"{workers} Ray actors"
-
-    @property
-    def _balances(self) -> bool:  # type: ignore[override]
-        return self._hosts.rebalance
-
-    def _new_pool(self) -> ActorPool:
-        from reading_services.actors.pool import ActorSection
-
-        plan, hosts = self.plan, self._hosts
-        assert self._graph is not None
-        shards, dispatched = (
-            ActorSection(self._graph, 1 + max(numbered_names(*self._graphs.branches), default=-1)),
-            None,
-        )
-        if plan.dispatch is not None:
-            assert self._dispatch is not None
-            dispatched = ActorSection(self._dispatch, 1 + max(numbered_names(plan.dispatch), default=-1))
-        return actor_pool(hosts, shards, dispatched, self._silent_s)
-
-
-class TimedRayReadingService(RayReadingService):
-    """``RayReadingService`` as torch's loader wants it, with a limit to each wait, over ``hosts``."""
-
-    def __init__(self, num_workers: int, hosts: RayWorkers, *, wait_s: float | None, **more: Any) -> None:
-        super().__init__(num_workers, **{item.name: getattr(hosts, item.name) for item in fields(hosts)}, **more)
-        self._wait_s = wait_s
-        self._limits = replace(self._limits, torch_wording=True)
-
-    @property
-    def processes(self) -> list[Any]:
-        """The actors that run just now: each has ``pid`` and ``node_id``."""
-        return [] if self._pool is None else self._pool.processes()
-
-    @property
-    def usable(self) -> bool:
-        """True if another epoch may begin: after a call that was cut short, with new actors."""
-        return True
-
-    def close(self) -> None:
-        """End all actors. Idempotent."""
-        self.finalize()
-
-
-def actor_image(value: Any, *others: Any) -> bytes:
-    """What an actor runs, pickled: functions and classes of the main script by value, since actors do not import it.
-
-    Raises: whatever pickling raises.
-    """
-    file = io.BytesIO()
-    _ToActors(file, protocol=5).dump((value, *others))
-    return file.getvalue()
+        pool: Any = self._pool
+        return [] if pool is None else pool.actors()
 
 
 class _ToActors(CloudPickler):

@@ -78,12 +78,16 @@ class SequentialReadingService(ReadingServiceInterface):
 
     local_iteration = handed_on("_first")
     exact_position = handed_on("_first")
-    finalize_iteration = handed_on("_first")
-    finalize = handed_on("_first")
     explain = handed_on("_first")
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         return self._first.initialize_iteration(start)
+
+    def finalize_iteration(self) -> None:
+        self._first.finalize_iteration()
+
+    def finalize(self) -> None:
+        self._first.finalize()
 
     @property
     def names_ranks(self) -> bool:

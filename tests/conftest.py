@@ -53,12 +53,12 @@ _FAILED = pytest.StashKey[bool]()
 # Slow tests of processes, scripts, bytes and text: what they rest on of torch, others test as well.
 _ANY_TORCH = (
     "actors", "benchmarks", "data/test_scripts.py", "docs", "examples", "faults", "formats", "graph",
-    "iter/archives", "iter/branching", "iter/caching", "iter/clouds", "iter/combining", "iter/files", "iter/limiting",
-    "iter/mixing", "iter/ordering", "iter/packing", "iter/parsing", "iter/running", "iter/shards", "iter/tables",
+    "iter/branching", "iter/caching", "iter/clouds", "iter/combining", "iter/files", "iter/limiting",
+    "iter/mixing", "iter/ordering", "iter/packing", "iter/running", "iter/shards", "iter/tables",
     "iter/text", "observe",
     "pairs/test_form_pairs.py", "pairs/test_forms.py", "pairs/test_hands.py", "pairs/test_loader.py",
     "state/test_fuzz.py", "stats", "test_importing.py", "test_layers.py", "test_two_threads.py", "testing", "typing",
-    "writing", "wrong_arguments", "audit",
+    "audit", "torchdata", "writing", "wrong_arguments",
 )  # fmt: skip
 
 # `make test-quick`, in under two minutes, of what runs by day: forms, states, planning and other pure parts, and a

@@ -129,4 +129,4 @@ def wait_idle(ahead: NodeIterator[Any] | RunAhead, depth: int) -> None:
         ahead = ahead._ahead
     assert isinstance(ahead, RunAhead)
     feed = ahead._feed
-    wait_until(lambda: len(feed.ready) == depth and feed.feeder_waits)
+    wait_until(lambda: len(feed.ready) == depth and feed.idle)

@@ -301,7 +301,7 @@ def test_L6_an_abandoned_loop_ends_its_thread() -> None:
 def test_L7_a_thread_that_is_gone_becomes_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_LIVENESS_S", 0.01)
     iterator = start(Prefetcher(Script(range(5)), 2))
-    monkeypatch.setattr(ahead_of(iterator)._feed, "_run", lambda: None)
+    monkeypatch.setattr(ahead_of(iterator)._feed, "_run", lambda work: None)
     with pytest.raises(WorkerDiedError, match="thread of Prefetcher is gone"):
         next(iterator)
     iterator.close()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import io
 import multiprocessing
 import os
 import re
 import subprocess
 import sys
-import tarfile
 import textwrap
 import threading
 import warnings
@@ -31,7 +29,7 @@ from torchpipe.errors import (
     StateError,
     StateMismatchError,
 )
-from torchpipe.iter import CsvReader, FileLister, FilePieces, IterableWrapper, JsonlReader, PathList, TFRecordReader
+from torchpipe.iter import CsvReader, FilePieces, IterableWrapper, JsonlReader, PathList, TFRecordReader
 from torchpipe.map import SequenceWrapper
 
 ROOT = Path(__file__).parents[1]
@@ -214,22 +212,6 @@ def test_an_error_before_the_dispatcher_says_where() -> None:
 # --- files ---
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
-    missing = str(tmp_path / "images")
-    with pytest.raises(FileNotFoundError, match=f"found no folder '{missing}' .working directory"):
-        FileLister(missing)
-    there = tmp_path / "there"
-    there.mkdir()
-    graph = FileLister(str(there)).sharding_filter()
-    there.rmdir()
-    with (
-        DataLoader2(graph, reading_service=workers(1)) as loader,
-        pytest.raises(FileNotFoundError, match=f"found no folder '{there}'") as caught,
-    ):
-        list(loader)
-    assert "raised in FileLister for item 0 of shard 0 of 1" in notes_of(caught.value)
-
-
 def decode_png(path: str) -> tuple[int, int]:
     with Image.open(path) as image:
         image.load()
@@ -241,7 +223,7 @@ def test_a_corrupt_png_is_an_error_with_node_and_item(tmp_path: Path) -> None:
         Image.effect_noise((64, 64), 50).save(tmp_path / f"{number}.png")
     damaged = tmp_path / "3.png"
     damaged.write_bytes(damaged.read_bytes()[:1500])
-    graph = FileLister(str(tmp_path), "*.png").sharding_filter().map(decode_png)
+    graph = PathList(f"{tmp_path}/*.png").sharding_filter().map(decode_png)
     with DataLoader2(graph, reading_service=workers()) as loader:
         sizes = []
         with pytest.raises(OSError, match="truncated") as caught:
@@ -250,38 +232,6 @@ def test_a_corrupt_png_is_an_error_with_node_and_item(tmp_path: Path) -> None:
     assert sizes == [(64, 64)] * 3
     assert re.search(r"raised in Mapper\(decode_png\) for item 1 of shard 1 of 2", notes_of(caught.value))
     assert re.search(r"in worker 1 \(pid \d+\)", notes_of(caught.value))
-
-
-def read_member(member: tuple[str, Any]) -> bytes:
-    data: bytes = member[1].read()
-    return data
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (
-            5300,
-            r"b\.tar is cut off .*\nTarArchiveLoader: while reading .*b\.tar, file 2 .*\n.* in TarArchiveLoader",
-        ),  # a header
-        (6000, r"b\.tar is cut off .*\n.* in Mapper\(read_member\)"),  # within a member
-    ],
-)
-def test_a_corrupt_tar_is_an_error_with_node_and_item(tmp_path: Path, size: int, message: str) -> None:
-    for name in ("a", "b"):
-        with tarfile.open(tmp_path / f"{name}.tar", "w") as archive:
-            for number in range(4):
-                info = tarfile.TarInfo(f"{number}.bin")
-                info.size = 2000
-                archive.addfile(info, io.BytesIO(bytes([number]) * 2000))
-    damaged = tmp_path / "b.tar"
-    damaged.write_bytes(damaged.read_bytes()[:size])
-    graph = FileLister(str(tmp_path), "*.tar").sharding_filter().open_files(mode="b").load_from_tar().map(read_member)
-    with (
-        DataLoader2(graph, reading_service=workers()) as loader,
-        pytest.raises(EOFError, match=message + " for item 2 of shard 1 of 2"),
-    ):
-        list(loader)
 
 
 # --- torch_xla ---

@@ -60,7 +60,7 @@ KEPT_IN = {
     ),
     "multiprocessing": ("torchpipe.testing", "reading_services", "torchpipe.compat.multiprocessing_private"),
     "subprocess": ("torchpipe.testing", "reading_services"),
-    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes"),
+    "reading_services": ("reading_services",),
     "ray": ("reading_services.actors", "reading_services.ray", "torchpipe.compat.ray_private"),
     "pytorch_lightning": ("torchpipe.integrations.lightning",),
     "accelerate": ("torchpipe.integrations.accelerate",),

@@ -72,7 +72,7 @@ MAIN = {
     "saved, then on a device": lambda: Numbered(numbers()).map(torch.tensor).to_device("cpu"),
     "take behind a device": lambda: numbers().map(torch.tensor).to_device("cpu").take(7),
     "skip behind a device": lambda: numbers().map(torch.tensor).to_device("cpu").skip(3).prefetch(2),
-    "index behind a device": lambda: numbers().map(lambda n: {"n": n}).to_device("cpu").add_index(),
+    "numbers behind a device": lambda: numbers().map(lambda n: {"n": n}).to_device("cpu").enumerate(),
 }
 
 

@@ -80,16 +80,6 @@ def forked(graph: Graph, **options: Any) -> Graph:
     return one.mux(other.batch(3).unbatch().map(change))
 
 
-def unzipped(graph: Graph) -> Graph:
-    one, other = graph.map(pair_of).unzip(2)
-    return one.map(change).zip(other.shuffle(buffer_size=3))
-
-
-def unzipped_twice_the_same(graph: Graph) -> Graph:
-    one, other = graph.map(lambda item: (item, [item])).unzip(2)
-    return one.map(change).zip(other.shuffle(buffer_size=3))
-
-
 def dealt(graph: Graph) -> Graph:
     one, other = graph.demux(2, number_of_parity)
     return one.mux(other.map(change))
@@ -101,7 +91,6 @@ def number_of_parity(item: Any) -> int:
 
 KEEPERS: dict[str, Callable[[Graph], Graph]] = {
     "parallel_map": lambda graph: graph.parallel_map(change, num_threads=2),
-    "threadpool_map": lambda graph: graph.threadpool_map(change, scheduled_tasks=5, max_workers=2),
     "retry": lambda graph: graph.map(change).retry(2),
     "repeat": lambda graph: graph.repeat(3),
     "cycle": lambda graph: graph.cycle(2),
@@ -114,7 +103,6 @@ KEEPERS: dict[str, Callable[[Graph], Graph]] = {
     "rebatch": lambda graph: graph.batch(3).rebatch(4),
     "groupby": lambda graph: graph.groupby(number_of_parity, group_size=3),
     "bucket_by_length": lambda graph: graph.bucket_by_length([3, 6], 3, number_of),
-    "max_token_bucketize": lambda graph: graph.max_token_bucketize(12, number_of, buffer_size=4),
     "dynamic_batch": lambda graph: graph.dynamic_batch(12, number_of),
     "mux": lambda graph: graph.mux(IterableWrapper(list(map(record, range(9))))),
     "mix": lambda graph: graph.mix(IterableWrapper(list(map(record, range(9)))), weights=[2, 1]),
@@ -133,22 +121,13 @@ KEEPERS: dict[str, Callable[[Graph], Graph]] = {
     "flatmap of iterators": lambda graph: graph.shuffle(buffer_size=3).map(change).flatmap(parts_of),
     "flatmap of flatmaps": lambda graph: graph.flatmap(pair_of).map(change).flatmap(parts_of),
     "interleave": lambda graph: graph.interleave(parts_of, cycle_length=2),
-    "shuffled_flatmap": lambda graph: graph.shuffled_flatmap(parts_of, buffer_size=2),
     "cache": lambda graph: graph.cache(chunk_items=4),
     "fork": forked,
     "fork, deep": lambda graph: forked(graph, copy="deep"),
-    "unzip": unzipped,
-    "unzip, with an object in two columns": unzipped_twice_the_same,
     "demux": dealt,
-    "async_map_batches": lambda graph: graph.async_map_batches(change_later, 3),
-    "map_batches": lambda graph: graph.map_batches(change, 3),
     "prefetch": lambda graph: graph.prefetch(3),
     "a user's node": Window,
 }
-
-
-async def change_later(item: Any) -> Any:
-    return change(item)
 
 
 DATA = [record(number) for number in range(6)]

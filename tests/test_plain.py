@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from torchpipe import DataLoader2, IterDataPipe
-from torchpipe.iter import IterableWrapper, SampleMultiplexer
+from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 
 TEXTS = ["aa", "b", "cccc", "ddd", "e", "ffff", "gg", "h", "iii", "jj", "k", "llllll"]
@@ -29,7 +29,6 @@ def source() -> IterDataPipe[Any]:
 SIZED: dict[str, Callable[[Callable[[Any], Any]], IterDataPipe[Any]]] = {
     "mix": lambda of: source().mix(source(), weights=of_list(of, [2, 1]), by=lambda item: of(len(item))),
     "dynamic_batch": lambda of: source().dynamic_batch(of_int(of, 6), lambda item: of(len(item))),
-    "max_token_bucketize": lambda of: source().max_token_bucketize(6, lambda item: of(len(item)), buffer_size=4),
     "bucket_by_length": lambda of: source().bucket_by_length([2, 4], 3, lambda item: of(len(item))),
     "sort": lambda of: source().sort(4, lambda item: of(len(item))),
     "groupby": lambda of: source().groupby(lambda item: of(len(item)), group_size=2, keep_key=True),
@@ -89,25 +88,16 @@ def test_branches_and_weights_may_be_numbers_of_any_kind(of: Any) -> None:
     whole = int if of in (np.float32, np.float64, float) else of
     even, odd = IterableWrapper(range(6)).demux(2, lambda n: whole(n % 2))
     assert list(even.zip(odd)) == [(0, 1), (2, 3), (4, 5)]
-    plain = SampleMultiplexer({IterableWrapper([1] * 9): 2, IterableWrapper([2] * 9): 1}, seed=1)
-    assert list(SampleMultiplexer({IterableWrapper([1] * 9): of(2), IterableWrapper([2] * 9): of(1)}, seed=1)) == list(
-        plain
-    )
+    plain = IterableWrapper([1] * 9).mix(IterableWrapper([2] * 9), weights=[2, 1])
+    assert list(IterableWrapper([1] * 9).mix(IterableWrapper([2] * 9), weights=[of(2), of(1)])) == list(plain)
 
 
 NAMED: dict[str, Callable[[Any], Any]] = {
-    "drop": lambda of: PARTS.drop(of(1)),
-    "drop several": lambda of: PARTS.drop([of(1), of(2)]),
-    "slice": lambda of: PARTS.slice([of(0), 1]),
-    "slice from": lambda of: PARTS.slice(of(0), of(2)),
-    "slice of dicts": lambda of: IterableWrapper([{0: "a", 1: "b"}]).slice(of(1)),
-    "flatten": lambda of: PARTS.flatten(of(1)),
     "map": lambda of: PARTS.map(str, of(1), of(0)),
     "map of dicts": lambda of: IterableWrapper([{0: "a", 1: "b"}]).map(str.upper, of(1), of(2)),
     "map several": lambda of: PARTS.map(lambda one, other: (one, other), [of(0), of(2)]),
     "filter": lambda of: PARTS.filter(bool, input_col=of(0)),
     "enumerate": lambda of: PARTS.enumerate(of(3)),
-    "unzip": lambda of: PARTS.unzip(3, columns_to_skip=[of(1)])[1],
 }
 PARTS: IterDataPipe[Any] = IterableWrapper([("a", ["b", "c"], "d"), ("e", ["f"], "g")])
 
@@ -134,20 +124,21 @@ def test_what_is_kept_of_a_map_is_drawn_alike_for_each_kind_of_number() -> None:
     assert made[0][np.int64(1)] == made[1][1] == made[1][torch.tensor(1)]
 
 
+GRAPHS: dict[str, Callable[[Any], Any]] = {
+    "mix": lambda how_long: source().mix(source(), weights=[1, 1], by=how_long),
+    "dynamic_batch": lambda how_long: source().dynamic_batch(6, how_long),
+    "bucket_by_length": lambda how_long: source().bucket_by_length([2], 3, how_long),
+}
+
+
 @pytest.mark.parametrize("value", [True, np.bool_(True), torch.tensor(True), -1, float("nan"), np.float32("inf"), "3"])
-@pytest.mark.parametrize("form", ["mix", "dynamic_batch", "max_token_bucketize", "bucket_by_length"])
+@pytest.mark.parametrize("form", GRAPHS)
 def test_what_is_no_size_is_an_error_that_names_function_and_value(form: str, value: Any) -> None:
     def how_long(item: Any) -> Any:
         return value
 
-    graphs = {
-        "mix": lambda: source().mix(source(), weights=[1, 1], by=how_long),
-        "dynamic_batch": lambda: source().dynamic_batch(6, how_long),
-        "max_token_bucketize": lambda: source().max_token_bucketize(6, how_long),
-        "bucket_by_length": lambda: source().bucket_by_length([2], 3, how_long),
-    }
     with pytest.raises(ValueError, match=r"must be a number from 0 on, .*how_long returned "):
-        list(graphs[form]())
+        list(GRAPHS[form](how_long))
 
 
 def test_tensors_of_a_size_say_how_to_take_a_number_of_them() -> None:

@@ -551,7 +551,7 @@ def numbered_branches() -> Any:
 
 def expanded_branches() -> Any:
     """A node that keeps the position before each item, beside one that is replayed."""
-    first, second = IterableWrapper(range(9)).sharding_filter().round_robin_demux(2)
+    first, second = IterableWrapper(range(9)).sharding_filter().demux(2, lambda item: item % 2)
     return first.flatmap(lambda item: iter((item, draw(item)))).mux_longest(Without(second))
 
 

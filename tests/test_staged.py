@@ -17,7 +17,6 @@ from tests.sources import Script, feed_threads, start, wait_until
 from torchpipe.ahead import at_exit, background
 from torchpipe.ahead.background import RunAhead
 from torchpipe.ahead.stage import Admitted, Limits, Stage
-from torchpipe.ahead.staged import StagedFeed
 from torchpipe.errors import WorkerDiedError
 from torchpipe.state import Cursor, SnapshotPolicy
 
@@ -223,15 +222,10 @@ def test_L7_none_and_exceptions_are_ordinary_items() -> None:
     assert all(left is right for left, right in zip(received, items))
 
 
-def feed_of(ahead: RunAhead) -> StagedFeed:
-    assert isinstance(ahead._feed, StagedFeed)
-    return ahead._feed
-
-
-def wait_full(ahead: RunAhead, source: Script, pulled: int) -> None:
-    """Until the pulling thread waits for room, with ``pulled`` items read, and the transfers have nothing to do."""
-    feed = feed_of(ahead)
-    wait_until(lambda: len(source.journal.pulled) == pulled and feed.feeder_waits)
+def wait_full(ahead: RunAhead, source: Script, pulled: int, at_work: int = 0) -> None:
+    """Until, with ``pulled`` items read, all threads wait but the ``at_work`` that a mover holds."""
+    feed = ahead._feed
+    wait_until(lambda: len(source.journal.pulled) == pulled and feed.idle == len(feed.threads) - at_work)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +249,7 @@ def test_the_host_queue_fills_while_the_device_is_busy() -> None:
     with contextlib.closing(stage(source, 2, Limits(host_depth=3), mover)) as ahead:
         stream = ahead.items()
         assert next(stream) == 0
-        wait_full(ahead, source, 5)  # 0 was taken, 1 is moving, three wait
+        wait_full(ahead, source, 5, at_work=1)  # 0 was taken, 1 is moving, three wait
         mover.release(1)
         assert list(stream) == list(range(1, 20))
 
@@ -359,11 +353,12 @@ def test_L6_a_pass_that_failed_closes_although_its_source_still_works() -> None:
     assert len(source.journal.closed_in) == 1
 
 
-@pytest.mark.parametrize("which", ["_run", "_run_transfers"])
+@pytest.mark.parametrize("which", ["_pull_all", "_transfer_all"])
 def test_L7_a_thread_that_is_gone_becomes_an_error(monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     monkeypatch.setattr(background, "_LIVENESS_S", 0.01)
     ahead = stage(Script(range(5)), 2, Limits(host_depth=1))
-    monkeypatch.setattr(feed_of(ahead), which, lambda: None)
+    run = ahead._feed._run
+    monkeypatch.setattr(ahead._feed, "_run", lambda work: work.__name__ == which or run(work))
     with pytest.raises(WorkerDiedError, match="thread of stage is gone"):
         next(ahead.items())
     ahead.close()

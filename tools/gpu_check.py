@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Seconds that each part can count on, however long those before it take; what they leave is its as well.
 SHARES = {"cuda tests": 140.0, "device": 90.0, "workers": 140.0, "other tests": 92.0}
 CLOSING_S = 6.0  # kept for ending what runs, and for writing
-CUDA_TESTS = ["tests/device", "tests/data", "tests/iter/running/test_pin_memory.py"]
+CUDA_TESTS = ["tests/device", "tests/data", "tests/torchdata/test_pin_memory.py"]
 OTHER_TESTS = ["tests/device", "tests/data"]
 HANGS_S = 60  # a test, of which no one takes a tenth: it fails, and the others go on
 DEVICE_LIMIT_S, WORKERS_LIMIT_S = 40.0, 15.0  # of one measurement

@@ -14,7 +14,6 @@ import time
 import weakref
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -27,24 +26,27 @@ from reading_services.actors.dispatch_actor import DispatchActor
 from reading_services.actors.replies import Hello
 from reading_services.actors.shard_actor import CONTROL, ShardActor
 from reading_services.actors.worker import ActorWorker
-from reading_services.engine.workers import DISPATCHER, End, Event, Gone, Late, Leaving, NoRoomHere, Worker, WorkerPool
+from reading_services.engine.workers import (
+    DISPATCHER,
+    End,
+    Event,
+    Gone,
+    Late,
+    Leaving,
+    NoRoomHere,
+    Section,
+    Worker,
+    WorkerPool,
+)
 from torchpipe.compat.ray_private import draining_nodes, has_process
 
-__all__ = ["ActorPool", "ActorSection"]
+__all__ = ["ActorPool"]
 
 _log = logging.getLogger("torchpipe")
 
 _LOOK_S = 1.0  # after actors and nodes
 _PLACEMENT_S = 2.0  # for an actor to get its process on the node that it was put on
 _FINISH_S = 3.0  # for an actor to close what it has open
-
-
-@dataclass(frozen=True)
-class ActorSection:
-    """What an actor runs: the pickle of a part of the graph, and the numbers of its nodes end before ``nodes``."""
-
-    image: bytes
-    nodes: int
 
 
 class ActorPool(WorkerPool):
@@ -58,8 +60,8 @@ class ActorPool(WorkerPool):
 
     def __init__(
         self,
-        shards: ActorSection,
-        dispatched: ActorSection | None,
+        shards: Section,
+        dispatched: Section | None,
         request: ActorRequest,
         *,
         silent_s: float | None = None,
@@ -78,10 +80,6 @@ class ActorPool(WorkerPool):
         self._looked_at = time.monotonic()
         # An object that is forgotten ends its actors at once; at exit, Ray does
         weakref.finalize(self, _kill_all, os.getpid(), self._workers).atexit = False
-
-    def pids(self) -> list[int]:
-        """The process ids of the actors that can begin, on their nodes."""
-        return [hello.pid for hello in self.processes()]
 
     def processes(self) -> list[Hello]:
         """Where the actors run that have started, in the order of their numbers."""
@@ -109,7 +107,7 @@ class ActorPool(WorkerPool):
             starting = sum(not worker.ready for worker in self._workers)
             options = self._request.options(starting, anywhere=number in self._without_room)
             self._without_room.discard(number)
-            actor = _actor_class(dispatches).options(**options).remote(name, section.nodes)
+            actor = _actor_class(dispatches).options(**options).remote(name, 1 + max(section.node_names, default=-1))
             worker = ActorWorker(
                 number, name, actor, partial(_watch, self._answers), partial(_dispatcher_of, weakref.ref(self))
             )

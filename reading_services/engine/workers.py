@@ -7,9 +7,9 @@ number, sends it messages and handles events; it never learns how a worker runs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from reading_services.engine.messages import Deal, Report, StartDispatch, StartEpoch
 from torchpipe.execution.shard import Chunk
@@ -30,9 +30,11 @@ __all__ = [
     "NoRoomHere",
     "Ready",
     "Reported",
+    "Section",
     "Worker",
     "WorkerCounters",
     "WorkerPool",
+    "Workplace",
 ]  # fmt: skip
 
 DISPATCHER = -1
@@ -105,6 +107,58 @@ class WorkerPool(ABC):
     @abstractmethod
     def close(self) -> None:
         """End all workers. Idempotent."""
+
+    def processes(self) -> list[Any]:
+        """Where workers run just now, in the order of their numbers: each has a ``pid``."""
+        return []
+
+    def pids(self) -> list[int]:
+        """Their process ids."""
+        return [process.pid for process in self.processes()]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a worker runs: the image of a part of the graph, and its nodes' names by the numbers that it notes."""
+
+    image: Any
+    node_names: Mapping[int, str]
+
+
+class Workplace(ABC):
+    """Where workers run, as the user says: a small frozen object, of which pools of them are made.
+
+    ``method``: how they start, in a word; ``worker``: what one is called; ``kind``: what its dispatcher is.
+    ``balances``: shards move to quicker workers. ``advice``: what else can be done where a graph cannot be sent.
+    """
+
+    method: str
+    worker: str
+    kind: str
+    balances = False
+    advice = ""
+
+    @abstractmethod
+    def open_pool(
+        self, shards: Section, dispatched: Section | None = None, *, silent_s: float | None = None
+    ) -> WorkerPool:
+        """A pool of workers here, none of which is started yet. ``silent_s``: of one that hangs (None: never)."""
+
+    @abstractmethod
+    def image(self, *parts: Any) -> Any:
+        """``parts`` of a graph as workers here get them. Raises: whatever pickling them raises."""
+
+    @abstractmethod
+    def described(self, workers: int) -> str:
+        """So many workers, in words."""
+
+    def check(self) -> None:
+        """Make sure that workers can be started here just now. Raises: what says why they cannot."""
+        return
+
+    def forget(self, image: Any) -> None:
+        """No worker is to be started with it any more. Idempotent."""
+        return
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,8 +17,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing import util
 from multiprocessing.context import BaseContext
@@ -33,6 +32,7 @@ from reading_services.engine.workers import (
     Gone,
     Ready,
     Reported,
+    Section,
     Worker,
     WorkerPool,
 )
@@ -41,7 +41,6 @@ from reading_services.processes.arrivals import arrival_of
 from reading_services.processes.channel import ChannelClosed, Frame
 from reading_services.processes.dispatch_link import Listener
 from reading_services.processes.dispatcher import run_dispatcher
-from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.process import ProcessWorker
 from reading_services.processes.status_page import Field
 from reading_services.processes.stopping import ask_to_stop, stop_all
@@ -50,20 +49,12 @@ from torchpipe.ahead.at_exit import begin_exit, is_cut_off
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.node.failures.remote_error import load_error
 
-__all__ = ["ProcessPool", "Section"]
+__all__ = ["ProcessPool"]
 
 _IN_USE_S = 5.0  # a call takes as long as starting a process does
 _LOOK_S = 0.5  # for signs of life
 
 _log = logging.getLogger("torchpipe")
-
-
-@dataclass(frozen=True)
-class Section:
-    """What a process runs: the image of a part of the graph, and its nodes' names by their numbers."""
-
-    image: GraphImage
-    node_names: Mapping[int, str]
 
 
 class ProcessPool(WorkerPool):

@@ -424,8 +424,8 @@ class MemoryReadingService(MultiProcessingReadingService):
         self.pool: MemoryPool | None = None
         self.workers: Supervisor | None = None
 
-    def _make_images(self) -> None:
-        pass
+    def _make_images(self) -> tuple[Any, Any]:
+        return None, None
 
     def _new_workers(self, most: int) -> tuple[Any, Supervisor]:
         parts = (self._graphs.branches, self._init_fn, self._reset_fn)

@@ -129,6 +129,15 @@ def test_a_server_that_takes_no_ranges_is_read_in_sequence(server: WebServer) ->
         assert file.read() == CONTENT[:MIB]
 
 
+def test_what_a_chain_of_fsspec_keeps_is_read_from_there(server: WebServer, tmp_path: Path) -> None:
+    options = {"blockcache": {"cache_storage": str(tmp_path)}}
+    for asks in (True, False):
+        server.ranged = 0
+        with open_url(f"blockcache::{server.address}/a", options=options) as file:
+            assert file.read() == CONTENT
+        assert bool(server.ranged) is asks
+
+
 def test_threads_that_read_files_at_once_and_files_that_are_left_open(server: WebServer) -> None:
     found: list[bool] = []
 

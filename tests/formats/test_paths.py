@@ -14,7 +14,7 @@ from torchpipe import DataLoader2
 from torchpipe.errors import StateMismatchError
 from torchpipe.formats.storage import paths
 from torchpipe.formats.storage.paths import expand_braces, expand_paths
-from torchpipe.iter import FileLister, PathList
+from torchpipe.iter import PathList
 from torchpipe.testing import check_node
 
 
@@ -82,10 +82,11 @@ def test_a_list_of_paths_is_a_node(tmp_path: Path) -> None:
     check_node(lambda: PathList(pattern).shuffle().sharding_filter(), epochs=[0])
 
 
+LISTINGS: dict[str, Any] = {"PathList": lambda folder: PathList(str(folder / "**" / "*.txt"))}
+
+
 def _graph(folder: Path, explicit: list[str] | None = None, listing: str = "PathList") -> Any:
-    paths: Any = PathList(str(folder / "**" / "*.txt") if explicit is None else explicit)
-    if listing == "FileLister":
-        paths = FileLister(str(folder), "*.txt", recursive=True)
+    paths: Any = LISTINGS[listing](folder) if explicit is None else PathList(explicit)
     return paths.shuffle(buffer_size=3).sharding_filter().read_lines().shuffle(buffer_size=4)
 
 
@@ -113,7 +114,7 @@ CHANGES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("listing", ["PathList", "FileLister"])
+@pytest.mark.parametrize("listing", LISTINGS)
 @pytest.mark.parametrize(("change", "now"), CHANGES)
 def test_a_resume_over_other_files_is_refused_and_names_both_sides(
     folder: Path, listing: str, change: Any, now: str

@@ -206,14 +206,12 @@ def test_a_link_to_what_is_not_there_names_both(tmp_path: Path, target: str) -> 
         found(path)
 
 
-def test_links_come_out_of_every_reader_and_in_every_shard(tmp_path: Path) -> None:
+def test_links_come_out_in_every_shard(tmp_path: Path) -> None:
     members = [("0.txt", tarfile.REGTYPE, b"zero")]
     members += [(f"{n}.txt", tarfile.LNKTYPE, "0.txt") for n in range(1, 7)]  # type: ignore[misc]
     path = linked(tmp_path / "links.tar", tarfile.GNU_FORMAT, members)
     samples = IterableWrapper([str(path)]).read_webdataset()
     assert [(sample["__key__"], sample["txt"]) for sample in samples] == [(str(n), "zero") for n in range(7)]
-    streams = IterableWrapper([str(path)]).open_files("b").load_from_tar().map(lambda pair: pair[1].read())
-    assert list(streams) == [b"zero"] * 7
     divided = IterableWrapper([str(path)]).read_webdataset().sharding_filter().map(lambda sample: sample["__key__"])
     loader = DataLoader2(divided, reading_service=InProcessReadingService(num_shards=3))
     stream = iter(loader)
@@ -241,8 +239,6 @@ def test_a_link_to_nothing_is_an_error_of_its_own_file_alone(tmp_path: Path) -> 
     assert [sample["__key__"] for sample in samples.on_error("skip", budget=2)] == ["a", "d"]
     check_node(lambda: IterableWrapper([path]).read_webdataset().on_error("skip").sharding_filter(), epochs=[0])
     assert [sample["__key__"] for sample in IterableWrapper([path]).read_webdataset(["cls"]).on_error("skip")] == []
-    streams = IterableWrapper([path]).open_files("b").load_from_tar().on_error("skip", budget=3)
-    assert [(name[-5:], stream.read()) for name, stream in streams] == [("a.txt", b"a"), ("d.txt", b"a")]
 
 
 def tar_of(path: Path, names: list[str]) -> str:
@@ -254,7 +250,6 @@ def test_names_with_dots_and_archives_that_are_not_sorted_are_errors(tmp_path: P
     for graph in (
         IterableWrapper([dots]).read_webdataset(),
         IterableWrapper([dots]).read_webdataset(["txt"]),
-        IterableWrapper([dots]).open_files("b").load_from_tar().webdataset(),
     ):
         with pytest.raises(ValueError, match="clip_v1' has more than 60 files, .*the only dot stands before"):
             list(graph)

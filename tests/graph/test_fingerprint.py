@@ -23,7 +23,7 @@ import tokenizers
 import torch
 
 from torchpipe import IterDataPipe
-from torchpipe.iter import FileLister, IterableWrapper
+from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.fingerprint import describe_graph, fingerprint
 
@@ -461,21 +461,3 @@ def test_a_long_list_is_not_walked() -> None:
 
     assert "list[1000000]" in describe_graph(source([Element()] * 10**6))
     assert len(touched) < 20_000
-
-
-def test_where_files_lie_does_not_count_but_which_are_listed_does(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
-    listed = fingerprint(FileLister(str(here), "*.png").sharding_filter())
-    assert fingerprint(FileLister(str(there), "*.png").sharding_filter()) == listed
-    assert fingerprint(FileLister(str(there), "*.jpg").sharding_filter()) != listed
-    assert fingerprint(FileLister(str(there), "*.png", recursive=True).sharding_filter()) != listed
-
-
-def test_a_node_that_yields_the_folders_is_an_input_like_any_other(tmp_path: Path) -> None:
-    folders = source([str(tmp_path)])
-    given, computed = FileLister(str(tmp_path)), FileLister(folders)
-    assert fingerprint(computed) != fingerprint(given)
-    assert fingerprint(FileLister(folders.map(str))) != fingerprint(computed)
-    assert describe_graph(computed).endswith(" <- 0")

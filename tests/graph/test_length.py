@@ -21,7 +21,7 @@ STEPS = {
     "map": lambda graph, n: graph.map(str),
     "batch": lambda graph, n: graph.batch(n),
     "drop": lambda graph, n: graph.batch(n, drop_last=True),
-    "header": lambda graph, n: graph.header(n),
+    "take": lambda graph, n: graph.take(n),
     "cycle": lambda graph, n: graph.cycle(n),
     "repeat": lambda graph, n: graph.repeat(n),
     "concat": lambda graph, n: graph.concat(source(n)),
@@ -82,5 +82,5 @@ def test_what_is_not_known_is_a_type_error(graph: Any, name: str) -> None:
 
 
 def test_a_length_said_by_the_user_counts() -> None:
-    graph = source().sharding_filter().load_from_tar(length=30).to_device("cpu")
+    graph = source().sharding_filter().open_files(length=30).to_device("cpu")
     assert total_length(graph, 1) == 30

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, graph_settings
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from torchpipe import IterDataPipe
-from torchpipe.iter import IterableWrapper, SampleMultiplexer
+from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 
 ITEMS = list(range(24))
@@ -70,7 +70,6 @@ GRAPHS: dict[str, Any] = {
     "shuffle": lambda: IterableWrapper(ITEMS).shuffle().sharding_filter(),
     "mix": lambda: mixed().sharding_filter(),
     "window_shuffle": lambda: IterableWrapper(ITEMS).window_shuffle(8).sharding_filter(),
-    "sample": lambda: SampleMultiplexer(dict.fromkeys(halves(), 1)).sharding_filter(),
     "map shuffle": lambda: SequenceWrapper(ITEMS).shuffle().sharding_filter(),
     "random_map": lambda: IterableWrapper(ITEMS).random_map(by_number).filter(whole).sharding_filter(),
     "sort by draws": lambda: IterableWrapper(ITEMS).map(drawn).batch(24).map(sorted).unbatch().sharding_filter(),

@@ -32,7 +32,7 @@ _AFTER = (
     "batch_unbatch",
     "enumerate",
     "zip",
-    "header",
+    "take",
     "cycle",
     "prefetch",
     "fork",
@@ -115,8 +115,8 @@ def _step(graph: Any, name: str, number: int) -> Any:
             return graph.enumerate()
         case "zip":
             return graph.zip(IterableWrapper(range(1000)).shuffle(buffer_size=number))
-        case "header":
-            return graph.header(number * 4)
+        case "take":
+            return graph.take(number * 4)
         case "cycle":
             return graph.cycle(number % 3 + 1)
         case "prefetch":
@@ -151,12 +151,7 @@ def _training_step(graph: Any, name: str, number: int) -> Any:
         case "by_length":
             return graph.map(repr).bucket_by_length([12, 40], number)
         case "by_cost":
-            return (
-                graph.map(repr)
-                .max_token_bucketize(1 << 20, buffer_size=number)
-                .unbatch()
-                .dynamic_batch(1 << 20, max_items=2)
-            )
+            return graph.map(repr).sort(number, len).dynamic_batch(1 << 20, max_items=2)
         case "sort":
             return graph.sort(number + 1, repr)
         case "window_shuffle":

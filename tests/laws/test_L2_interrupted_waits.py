@@ -62,7 +62,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "device stage": lambda: DataLoader2(
         numbers().to_device("cpu"), reading_service=MultiProcessingReadingService(2, "fork")
     ),
-    "parallel map": lambda: DataLoader2(IterableWrapper(range(LENGTH)).threadpool_map(slow, max_workers=2)),
+    "parallel map": lambda: DataLoader2(IterableWrapper(range(LENGTH)).parallel_map(slow, num_threads=2)),
     "worker threads": lambda: DataLoader(range(LENGTH), num_workers=2, worker_method="thread", collate_fn=first_of),
     "DataLoader's device stage": lambda: DataLoader(range(LENGTH), num_workers=2, device="cpu", collate_fn=first_of),
 }
@@ -111,7 +111,7 @@ def releases_in_vain(item: int) -> int:
 def test_L7_a_lock_that_a_users_function_does_not_hold_is_its_own_error(name: str) -> None:
     loaders: dict[str, Callable[[], Any]] = {
         "in process": lambda: DataLoader2(IterableWrapper(range(3)).map(releases_in_vain)),
-        "threads": lambda: DataLoader2(IterableWrapper(range(3)).threadpool_map(releases_in_vain, max_workers=2)),
+        "threads": lambda: DataLoader2(IterableWrapper(range(3)).parallel_map(releases_in_vain, num_threads=2)),
         "DataLoader": lambda: DataLoader(range(3), collate_fn=lambda batch: releases_in_vain(batch[0]), device="cpu"),
     }
     with loaders[name]() as loader, pytest.raises(RuntimeError, match="release unlocked lock"):

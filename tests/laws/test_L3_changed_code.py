@@ -264,18 +264,13 @@ def _demuxed_and_expanded() -> IterDataPipe[Any]:
     return first.flatmap(gen3).mux_longest(second.filter(good).flatmap(gen3))
 
 
-def _dealt_in_turn() -> IterDataPipe[Any]:
-    first, second = IterableWrapper(range(24)).filter(good).round_robin_demux(2)
-    return first.flatmap(gen3).mux_longest(second.flatmap(gen3))
-
-
 def _forked() -> IterDataPipe[Any]:
     first, second = IterableWrapper(range(24)).filter(good).fork(2)
     left, right = second.demux(2, third)
     return first.flatmap(gen3).mux_longest(left, right.flatmap(gen3))
 
 
-@pytest.mark.parametrize("make", [_demuxed, _demuxed_and_expanded, _dealt_in_turn, _forked])
+@pytest.mark.parametrize("make", [_demuxed, _demuxed_and_expanded, _forked])
 @pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
 def test_branches_of_one_pass_go_on(make: Callable[[], Any]) -> None:
     for every in (2, 5):

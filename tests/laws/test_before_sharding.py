@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker
 from reading_services import MultiProcessingReadingService
 from tests.laws.executors import make_loader, make_service, pids
 from torchpipe import Context, DataLoader, InProcessReadingService, IterDataPipe, NodeIterator
-from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper, Sampler
+from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
 
 N = 24
 pytestmark = pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
@@ -89,10 +89,8 @@ def twice(item: int) -> Iterator[tuple[int, float]]:
 BEFORE: dict[str, Callable[[], Any]] = {
     "own source": lambda: Files().sharding_filter(),
     "own NodeIterator": lambda: Drawn().sharding_filter(),
-    "Sampler": lambda: Sampler(IterableWrapper(range(N)), RandomSampler).sharding_filter(),
     "IterableWrapper": lambda: IterableWrapper(RandomSampler(range(N))).sharding_filter(),
     "flatmap": lambda: IterableWrapper(range(N)).batch(6).flatmap(shuffled).sharding_filter(),
-    "map_batches": lambda: IterableWrapper(range(N)).map_batches(shuffled, batch_size=5).sharding_filter(),
     "own source, prefetch": lambda: Files().prefetch(2).sharding_filter(),
     "cycled": lambda: (
         Files(N // 2)
@@ -126,7 +124,7 @@ def test_L1_nothing_is_lost_and_nothing_comes_twice(before: str) -> None:
     assert items_of(graph, InProcessReadingService(num_shards=3)) == items
 
 
-@pytest.mark.parametrize("before", ["own source", "Sampler", "forked"])
+@pytest.mark.parametrize("before", ["own source", "IterableWrapper", "forked"])
 def test_L1_L4_workers_give_what_one_process_gives_though_one_is_killed(before: str) -> None:
     graph = BEFORE[before]().map(with_number)
     expected = items_of(graph, InProcessReadingService(num_shards=3))
@@ -224,7 +222,7 @@ def test_L1_a_branch_draws_alike_however_far_the_other_one_is(shards: int) -> No
 def test_L2_nodes_that_only_move_items_in_time_change_no_draws() -> None:
     def graph(prefetches: bool) -> Any:
         first = Files(8).prefetch(2) if prefetches else Files(8)
-        return first.zip(Drawn().header(8).map(with_number)).sharding_filter()
+        return first.zip(Drawn().take(8).map(with_number)).sharding_filter()
 
     expected = items_of(graph(False), InProcessReadingService(num_shards=2))
     with make_loader(graph(False), InProcessReadingService(num_shards=2)) as loader:

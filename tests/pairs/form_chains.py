@@ -69,7 +69,7 @@ def finished(chain: Chain) -> Chain:
     kind = kinds_of(chain)[-1]
     if kind.startswith("map of "):
         return finished((*chain, ("to_iter_datapipe", 0)))
-    return (*chain, ("read_from_stream", 0)) if kind.startswith("open ") else chain
+    return (*chain, ("map/content", 0)) if kind.startswith("open ") else chain
 
 
 def build(chain: Chain) -> Any:

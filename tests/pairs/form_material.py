@@ -25,13 +25,13 @@ import pyarrow.parquet
 import torch
 
 from tests.formats.test_tfrecord import WRITTEN
-from tests.iter.archives.test_rar_loader import write_rar
 from tests.map.test_mds_file import numbered, write_mds
+from tests.rings import added_by_rings
 from tests.state.fuzz_graphs import safe
 from tests.state.fuzz_nodes import connect, write_csv, write_json_lines, write_lines, write_table, write_tar, write_zip
 from torchpipe import NodeIterator
+from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.iter import IterableWrapper, IterDataPipe
-from torchpipe.utils import StreamWrapper
 
 __all__ = ["FORMATS", "WRITTEN_BY_CHAINS", "rewritten_files", "write_files"]  # the rest is for the registry
 
@@ -57,10 +57,6 @@ def _write_examples(path: Path, number: int) -> None:
     path.write_bytes(WRITTEN * (number + 1))
 
 
-def _write_rar(path: Path, number: int) -> None:
-    write_rar(path, "abc"[: number + 1])
-
-
 WRITERS: dict[str, Callable[[Path, int], None]] = {
     "txt": write_lines,
     "jsonl": write_json_lines,
@@ -70,12 +66,13 @@ WRITERS: dict[str, Callable[[Path, int], None]] = {
     "arrow": _write_arrow,
     "tar": write_tar,
     "zip": write_zip,
-    "rar": _write_rar,
     "tfrecord": _write_examples,
     "gz": _write_compressed,
     "bz2": _write_compressed,
     "xz": _write_compressed,
 }
+for _ring in added_by_rings("form_files"):
+    WRITERS |= _ring.WRITERS
 FORMATS = list(WRITERS)
 
 
@@ -184,6 +181,12 @@ def label(item: Any) -> str:
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], StreamWrapper):
         return safe(item[0])
     return safe(item)
+
+
+def content_of(pair: Any) -> Any:
+    """Of a pair (path, stream), read."""
+    path, stream = pair
+    return path, stream.read()
 
 
 def hashed(item: Any) -> int:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from tests.pairs.form_chains import Chain, kinds_of
 from tests.pairs.forms import FORMS
+from tests.rings import added_by_rings
 from torchpipe.errors import GraphError, NotSerializableError, StateError
 
 __all__ = ["LIMITS", "REFUSALS", "Limit", "Refusal", "alone", "limit_of", "may_be_refused", "refusal_of"]
@@ -16,9 +17,6 @@ __all__ = ["LIMITS", "REFUSALS", "Limit", "Refusal", "alone", "limit_of", "may_b
 
 def _places(chain: Chain, trait: str) -> list[int]:
     return [place for place, (key, number) in enumerate(chain) if trait in FORMS[key].traits_of(number)]
-
-
-_ARCHIVES = ("load_from_tar", "load_from_zip", "load_from_rar")
 
 
 def _behind(chain: Chain, first: str, second: str) -> bool:
@@ -130,7 +128,7 @@ REFUSALS: list[Refusal] = [
         what="`on_error(\"skip\")` behind `cache` alone",
         instead="put one before `cache` as well",
         when=lambda chain: _behind(chain, "caches", "skips"),
-        example="PathList:0 | open_files:0 | read_from_stream:0 | cache:0 | on_error/bad items:0",
+        example="PathList:0 | open_files:0 | map/content:0 | cache:0 | on_error/bad items:0",
         error=GraphError,
         text="stands behind a cache",
         always=False,
@@ -163,7 +161,7 @@ REFUSALS: list[Refusal] = [
         what="an item with an open stream that is held while a state is taken",
         instead="read the stream first, or put the node before the one that opens it",
         when=lambda chain: any(kind.startswith("open ") for kind in kinds_of(chain)),
-        example="PathList:0 | to_device:0 | open_files:0 | mux:0 | read_from_stream:0",
+        example="PathList:0 | to_device:0 | open_files:0 | mux:0 | map/content:0",
         error=StateError,
         text="cannot be saved",
         always=False,
@@ -172,7 +170,7 @@ REFUSALS: list[Refusal] = [
         what="open streams that have to leave a worker process",
         instead="read them before `to_device`",
         when=lambda chain: any(kinds_of(chain)[place].startswith("open ") for place in _places(chain, "main")),
-        example="PathList:0 | open_files:0 | to_device:0 | read_from_stream:0",
+        example="PathList:0 | open_files:0 | to_device:0 | map/content:0",
         error=NotSerializableError,
         text="cannot be sent from the worker",
         always=False,
@@ -190,7 +188,7 @@ REFUSALS: list[Refusal] = [
         what="open streams that are held behind `cycle`, beyond the end of a round",
         instead="read them before",
         when=lambda chain: any(kind.startswith("open ") for kind in kinds_of(chain)) and _names(chain, "cycle"),
-        example="PathList:0 | open_files:0 | cycle:0 | shuffle:0 | read_from_stream:0",
+        example="PathList:0 | open_files:0 | cycle:0 | shuffle:0 | map/content:0",
         error=ValueError,
         text="closed file",
         always=False,
@@ -214,24 +212,6 @@ REFUSALS: list[Refusal] = [
         always=False,
     ),
     Refusal(
-        what="a sharding point or a shuffle between the node that reads archives and `webdataset`",
-        instead="put it before the archives are read, or behind `webdataset`",
-        when=lambda chain: _names(chain, "webdataset") and _names(chain, *_ARCHIVES),
-        example="PathList/tar:0 | open_files:0 | load_from_tar:0 | read_from_stream:0 | shuffle:0 | webdataset:0",
-        error=GraphError,
-        text="the files of one sample would be parted",
-        always=False,
-    ),
-    Refusal(
-        what="`webdataset` over files that come twice one behind the other",
-        instead="repeat samples, not files",
-        when=lambda chain: _names(chain, "webdataset"),
-        example="PathList:0 | repeat:0 | open_files:0 | read_from_stream:0 | webdataset:0",
-        error=ValueError,
-        text="has two files",
-        always=False,
-    ),
-    Refusal(
         what="`mix` with an input that has no item (in some shard)",
         instead="use fewer shards, or mix first and divide then",
         when=lambda chain: _names(chain, "mix"),
@@ -241,6 +221,7 @@ REFUSALS: list[Refusal] = [
         always=False,
     ),
 ]  # fmt: skip
+REFUSALS += [Refusal(**refusal) for ring in added_by_rings("form_rules") for refusal in ring.REFUSALS]
 
 
 def limit_of(chain: Chain) -> Limit | None:

@@ -15,7 +15,6 @@ from tests.pairs.covering import Row, covering_rows
 from tests.pairs.loader_features import FACTORS, REFUSALS, allowed, refusals_of
 from tests.pairs.loader_runs import check, name_of
 from tests.pairs.parts import parts
-from tests.pairs.tables import PAGE, with_table
 
 PARTS = 192
 
@@ -46,11 +45,6 @@ def test_L1_L2_L4_every_pair_is_exact_or_refused(part: int) -> None:
         except Exception as error:
             failures.append(f'python -m tests.pairs.hunt --row "{name_of(row)}"\n  {type(error).__name__}: {error}')
     assert not failures, "\n".join(failures)
-
-
-def test_the_documentation_says_what_is_refused() -> None:
-    page = PAGE.read_text("utf-8")
-    assert page == with_table(page), "python -m tests.pairs.tables writes it anew"
 
 
 def test_each_level_occurs() -> None:

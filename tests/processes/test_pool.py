@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from reading_services.engine.messages import ShardStart, StartEpoch
-from reading_services.engine.workers import ChunkArrived, Event, Gone, Ready
+from reading_services.engine.workers import ChunkArrived, Event, Gone, Ready, Section
 from reading_services.processes import pool as module
 from reading_services.processes import process, stopping
 from reading_services.processes.graph_image import GraphImage
-from reading_services.processes.pool import ProcessPool, Section
+from reading_services.processes.pool import ProcessPool
 from reading_services.processes.process import ProcessWorker
 from tests import leaks
 from tests.laws.interrupts import Interrupt, Interrupter

@@ -11,7 +11,6 @@ import pytest
 
 from reading_services.images import image_of
 from reading_services.processes.graph_image import GraphImage
-from reading_services.ray import actor_image
 from torchpipe import shared_list
 from torchpipe.errors import LargeGraphWarning
 from torchpipe.iter import IterableWrapper
@@ -47,7 +46,6 @@ def held_by_a_function(names: Any) -> Any:
     [
         (GraphImage.of, "1[0-9.]+ MB are sent to a worker process, to each a copy of its own: most of it may be {}"),
         (GraphImage.inherited, "each forked worker comes to have a copy of {}, since"),
-        (actor_image, "1[0-9.]+ MB are sent to a worker process, to each a copy of its own: most of it may be {}"),
     ],
 )
 def test_L7_a_large_graph_is_told(make: Callable[..., Any], says: str) -> None:

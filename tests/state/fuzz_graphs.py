@@ -6,7 +6,6 @@ import datetime
 import io
 import pathlib
 import random
-import tarfile
 from collections import OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -179,16 +178,6 @@ def text(number: int) -> Any:
     return io.StringIO("".join(f"{number} {line}\n" for line in range(6)))
 
 
-def archive(number: int) -> Any:
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w") as tar:
-        for name in range(4):
-            info = tarfile.TarInfo(f"{number}-{name}")
-            info.size = 3
-            tar.addfile(info, io.BytesIO(b"abc"))
-    return f"{number}.tar", io.BytesIO(target.getvalue())
-
-
 def read(item: Any) -> Any:
     return item[0], item[1].read()
 
@@ -207,7 +196,7 @@ def _odd() -> Any:
 
 def _chain() -> Any:
     graph = IterableWrapper(range(9)).cycle(2).sharding_filter().random_map(draw).filter(keep)
-    return graph.concat(IterableWrapper(range(5))).repeat(2).header(20)
+    return graph.concat(IterableWrapper(range(5))).repeat(2).take(20)
 
 
 def _expanding() -> Any:
@@ -246,7 +235,7 @@ def _late() -> Any:
 
 def _late_joined() -> Any:
     first = IterableWrapper(_words(12)).shuffle(buffer_size=4).concat(IterableWrapper([[n] for n in range(20)]))
-    return first.shuffle(buffer_size=9).header(25).sharding_filter()
+    return first.shuffle(buffer_size=9).take(25).sharding_filter()
 
 
 def _late_in_order() -> Any:
@@ -275,10 +264,6 @@ def _files() -> Any:
 
 def _walking() -> Any:
     return IterableWrapper(range(7)).shuffle(buffer_size=3).sharding_filter().flatmap(Walk).flatmap(Stairs)
-
-
-def _archives() -> Any:
-    return IterableWrapper(range(5)).sharding_filter().map(archive).load_from_tar().map(read)
 
 
 def _doubled() -> Any:
@@ -320,7 +305,7 @@ def _packed() -> Any:
 
 def _gathered() -> Any:
     graph = IterableWrapper(range(80)).window_shuffle(6).sharding_filter().skip(2).map(safe).sort(5, size)
-    graph = graph.max_token_bucketize(6, size, buffer_size=3).unbatch().bucket_by_length([2, 3], 2, size).unbatch()
+    graph = graph.bucket_by_length([2, 3], 2, size).unbatch()
     return graph.dynamic_batch(6, size, overflow="keep").rebatch(3)
 
 
@@ -346,7 +331,6 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "map shuffled twice": _map_shuffled_twice,
     "files": _files,
     "walking": _walking,
-    "archives": _archives,
     "doubled": _doubled,
     "slow": _slow,
     "device": _device,

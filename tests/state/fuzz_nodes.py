@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from tests.state.fuzz_graphs import Walk, keep, lazily, read, safe, some_rows, tell, text_file
+from tests.state.fuzz_graphs import safe, some_rows, tell, text_file
 from torchpipe.iter import IterableWrapper, ParquetReader, SqlReader
 from torchpipe.map import SequenceWrapper
 
@@ -115,30 +115,15 @@ def _demux(folder: Path) -> Any:
     return branches[0].concat(branches[2].map(tell), branches[1])
 
 
-def _unzip(folder: Path) -> Any:
-    left, _, right = IterableWrapper(range(20)).map(triple).sharding_filter().unzip(3)
-    return left.skip(3).zip(right.map(tell))
-
-
 def _split(folder: Path) -> Any:
     first, second = IterableWrapper(range(24)).random_split({"a": 0.6, "b": 0.4}, seed=1, total_length=24)
     return first.sharding_filter().mux_longest(second.sharding_filter()).map(tell)
-
-
-def _round_robin(folder: Path) -> Any:
-    first, second = IterableWrapper(range(24)).sharding_filter().round_robin_demux(2)
-    return first.shuffle(buffer_size=4).mux(second).map(tell)
 
 
 def _packed(folder: Path, strategy: Any = "concat") -> Any:
     bins = None if strategy == "concat" else 3
     source = IterableWrapper(range(30)).shuffle(buffer_size=5).sharding_filter().map(tokens)
     return source.pack(8, strategy=strategy, bins=bins)
-
-
-def _sized(folder: Path) -> Any:
-    source = IterableWrapper(range(40)).shuffle(buffer_size=6).sharding_filter().map(sized)
-    return source.max_token_bucketize(9, size, buffer_size=7).map(tell)
 
 
 def _bucketed(folder: Path) -> Any:
@@ -148,16 +133,12 @@ def _bucketed(folder: Path) -> Any:
 
 def _sorted(folder: Path) -> Any:
     source = IterableWrapper(range(30)).shuffle(buffer_size=6).sharding_filter()
-    return source.sort(5, safe).window_shuffle(4).batch(3).in_batch_shuffle().unbatch().map(tell)
+    return source.sort(5, safe).window_shuffle(4).batch(3).unbatch().map(tell)
 
 
 def _grouped(folder: Path) -> Any:
     source = IterableWrapper(range(30)).shuffle(buffer_size=6).sharding_filter()
     return source.groupby(third, buffer_size=8, group_size=3, guaranteed_group_size=1, keep_key=True).map(tell)
-
-
-def _bucketbatched(folder: Path) -> Any:
-    return IterableWrapper(range(40)).sharding_filter().bucketbatch(3, batch_num=2, bucket_num=2).map(tell)
 
 
 def _rebatched(folder: Path) -> Any:
@@ -186,11 +167,6 @@ def open_text(path: Any) -> Any:
     return open(path, encoding="utf-8") if isinstance(path, str) and path.endswith("0.txt") else iter([safe(path)])
 
 
-def _flatmapped(folder: Path) -> Any:
-    source = IterableWrapper(range(12)).sharding_filter()
-    return source.shuffled_flatmap(Walk, buffer_size=3).shuffled_flatmap(lazily, buffer_size=2)
-
-
 def _cached(folder: Path) -> Any:
     return IterableWrapper(range(24)).shuffle(buffer_size=5).sharding_filter().map(tell).cache(chunk_items=4).map(tell)
 
@@ -200,17 +176,13 @@ def _cached_on_disk(folder: Path) -> Any:
     return source.cache(folder / "cache", chunk_items=4).shuffle(buffer_size=3)
 
 
-def _in_memory(folder: Path) -> Any:
-    return IterableWrapper(range(12)).sharding_filter().in_memory_cache().cycle(2).map(tell)
-
-
 def _skipping(folder: Path) -> Any:
     return IterableWrapper(range(40)).shuffle(buffer_size=4).sharding_filter().map(moody).on_error("skip").map(tell)
 
 
 def _threads(folder: Path) -> Any:
     source = IterableWrapper(range(30)).shuffle(buffer_size=5).sharding_filter()
-    return source.parallel_map(triple, num_threads=2, buffer_size=4).threadpool_map(safe, max_workers=2)
+    return source.parallel_map(triple, num_threads=2, buffer_size=4).parallel_map(safe, num_threads=2)
 
 
 def _keyed(folder: Path) -> Any:
@@ -221,16 +193,6 @@ def _keyed(folder: Path) -> Any:
 
 def first(item: Any) -> Any:
     return number(item) % 50
-
-
-def _batched_map(folder: Path) -> Any:
-    source = IterableWrapper(range(30)).sharding_filter().map_batches(partial(map, tell), batch_size=4)
-    return source.zip_longest(IterableWrapper(range(5)), fill_value=0)
-
-
-def _parsed(folder: Path) -> Any:
-    source = IterableWrapper(range(5)).sharding_filter().map(named)
-    return source.readlines(return_path=False).filter(keep)
 
 
 def _lines(folder: Path) -> Any:
@@ -245,11 +207,6 @@ def _csv(folder: Path) -> Any:
     return paths(folder, "csv", write_csv).sharding_filter().read_csv().map(tell)
 
 
-def _opened(folder: Path) -> Any:
-    source = paths(folder, "csv", write_csv).sharding_filter().open_files().parse_csv_as_dict()
-    return source.map(tell)
-
-
 def _tables(folder: Path) -> Any:
     return ParquetReader(paths(folder, "parquet", write_table).shuffle(buffer_size=2)).sharding_filter().map(tell)
 
@@ -260,10 +217,6 @@ def _table_blocks(folder: Path) -> Any:
 
 def _web(folder: Path) -> Any:
     return paths(folder, "tar", write_tar).sharding_filter().read_webdataset().shuffle(buffer_size=3).map(tell)
-
-
-def _tars(folder: Path) -> Any:
-    return paths(folder, "tar", write_tar).sharding_filter().open_files("rb").load_from_tar().map(read).webdataset()
 
 
 def _zips(folder: Path) -> Any:
@@ -283,10 +236,9 @@ def _sql(folder: Path) -> Any:
 NODE_GRAPHS: dict[str, Callable[[Path], Any]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        _fork, _demux, _unzip, _split, _round_robin, _packed, _sized, _bucketed, _sorted, _grouped, _bucketbatched,
-        _rebatched, _mixed, _mixed_round, _interleaved, _flatmapped, _cached, _cached_on_disk, _in_memory, _skipping,
-        _threads, _keyed, _batched_map, _parsed, _lines, _json_lines, _csv, _opened, _tables, _table_blocks, _web,
-        _tars, _zips, _sql,
+        _fork, _demux, _split, _packed, _bucketed, _sorted, _grouped, _rebatched, _mixed, _mixed_round, _interleaved,
+        _cached, _cached_on_disk, _skipping, _threads, _keyed, _lines, _json_lines, _csv, _tables, _table_blocks, _web,
+        _zips, _sql,
     )
 }  # fmt: skip
 NODE_GRAPHS["best fit"] = partial(_packed, strategy="best_fit")

@@ -17,13 +17,17 @@ from typing import Any
 import pytest
 
 from tests.laws.executors import make_service
+from tests.rings import added_by_rings
+from tests.state import fuzz_nodes
 from tests.state.fuzz_graphs import AHEAD, GRAPHS
-from tests.state.fuzz_nodes import NODE_GRAPHS, RAISES
 from tests.state.fuzzing import Saved, flat_mutation, forgery, noise, stream_of
 from torchpipe import DataLoader2
 from torchpipe.errors import StateError
 from torchpipe.state import inspect
 
+RINGS = [*added_by_rings("fuzz_graphs")]
+NODE_GRAPHS = fuzz_nodes.NODE_GRAPHS | {name: make for ring in RINGS for name, make in ring.GRAPHS.items()}
+RAISES = fuzz_nodes.RAISES | {name: errors for ring in RINGS for name, errors in ring.RAISES.items()}
 _EXTRA_MEMORY = 1 << 30  # a state may take so much, and far less than what a forger could ask for
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data.datapipes.iter import Batcher as TorchBatcher
 from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrapper
 
+from tests.test_importing import run
 from tests.test_registering import BufferLikeDgl, SortLikeWenet
+from tests.warm import Warm
 from torchpipe import DataLoader2
 from torchpipe.graph import walk
 from torchpipe.iter import Batcher, IterableWrapper
@@ -16,6 +20,13 @@ from torchpipe.torchdata import Header
 from torchpipe.utils import offer_to_torchs_nodes
 
 offer_to_torchs_nodes()
+
+
+@pytest.fixture(scope="module")
+def torch_alone() -> Iterator[Warm]:
+    """Runs scripts in processes that have imported nothing but torch."""
+    with Warm(modules=["torch"], project=False) as process:
+        yield process
 
 
 def others() -> Any:
@@ -38,3 +49,20 @@ def test_ours_on_theirs_and_theirs_on_ours() -> None:
         assert not hasattr(torchs.filter(bool), name)
     with pytest.raises(AttributeError, match="of_nobody"):
         torchs.of_nobody()
+
+
+TORCHS = """
+from torch.utils.data import IterDataPipe
+from torchpipe.utils import offer_to_torchs_nodes
+
+class Numbers(IterDataPipe):
+    def __iter__(self):
+        return iter(range(3))
+
+offer_to_torchs_nodes()
+print(*Numbers().enumerate())
+"""
+
+
+def test_torchs_nodes_have_forms_that_nobody_has_imported(torch_alone: Warm, tmp_path: Path) -> None:
+    assert "".join(run(torch_alone, tmp_path, TORCHS)) == "(0,0)(1,1)(2,2)"

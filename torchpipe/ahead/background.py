@@ -4,13 +4,14 @@ Runs in any process that iterates a graph.
 
 Who owns what
     feed thread   pulls the source, moves items, takes snapshots; once it runs, nobody else touches the source. With
-                  two queues (``staged``), others move the items
+                  two queues (``feed``), transfer threads move the items
     Feed          what all sides share. The threads hold this and nothing else, so an abandoned pass can be collected
     RunAhead      the consumer's side: owns the threads and the cursor; its ``weakref.finalize`` stops the threads
     the source    is closed once, after its last pull: by the last thread that ends after stop(), else by close()
 
 How each wait ends
-    the thread waits for room        an item is taken; stop()
+    the thread waits for room        an item is taken, or moved on; stop()
+    a transfer thread waits          an item waits and the device has room for it; the source or the stream ends; stop()
     the thread is in user code       it returns; close() calls ``source.interrupt()`` for inputs that wait elsewhere
     the consumer waits for an item   an item, the end or an error arrives; stop(); the thread is found dead within 1 s
     close() waits for the thread     it ends; after 5 s a warning names it, and it closes the source when it returns
@@ -29,8 +30,7 @@ from typing import Any
 
 from torchpipe.ahead.at_exit import end_at_exit, join_deadline
 from torchpipe.ahead.feed import Feed, Snapshot, Snapshots, move
-from torchpipe.ahead.stage import ONE_QUEUE, Pacer, Source, Stage
-from torchpipe.ahead.staged import StagedFeed
+from torchpipe.ahead.stage import Pacer, Source, Stage
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.state import Cursor, SnapshotPolicy, encode
 from torchpipe.stats import FeedStats
@@ -54,8 +54,7 @@ class RunAhead:
         self._skip = 0
         self._before = 0  # items before ``_snapshot``
         self.mark: Any = None
-        kind = StagedFeed if stage.mover is not None and stage.depth and stage.limits != ONE_QUEUE else Feed
-        self._feed = kind(source, stage, Snapshots(source, policy, name), name)
+        self._feed = Feed(source, stage, Snapshots(source, policy, name), name)
         self._stage = stage
         self._closing = False
         self._forgotten: weakref.finalize[[], RunAhead] | None = None
@@ -140,9 +139,9 @@ class RunAhead:
             item, snapshot, admitted = feed.ready.popleft()
         except IndexError:
             raise self._interrupted() from None
-        if feed.feeder_waits or admitted is not None:
+        if feed.idle or admitted is not None:
             self._check_fork()
-            if feed.feeder_waits or feed.staged:
+            if feed.idle:
                 with feed.lock:
                     feed.changed.notify_all()
         passed = 1

@@ -1,7 +1,20 @@
-"""The feed: pulls a source ahead of its consumer, moves items on and takes snapshots, into a bounded queue.
+"""The feed: pulls a source ahead of its consumer, moves items on and takes snapshots, into bounded queues.
 
 Runs in any process that iterates a graph; ``background`` has the consumer's side and says who owns what and how each
-wait ends; ``staged`` has the feed with two queues.
+wait ends.
+
+    source -> [pulling thread, which moves] -----------------------------------> ready (device) -> consumer
+    source -> [pulling thread] -> waiting (host) -> [transfer threads] -> moving -> ready (device) -> consumer
+                                  host_depth                              depth, of both after waiting
+
+As ``stage.limits`` are by default, there is no transfer thread, and ``waiting`` and ``moving`` stay empty. Transfer
+threads take items in the order of the stream, which ``moving`` keeps, and finish in any: the first one there becomes
+ready when it is moved, then the next. A failure waits in its item's place, and what comes after it is forgotten. The
+first item is always moving or moved: no wait for another is circular.
+
+``waiting`` and ``moving`` are used with the lock held. ``ready`` is not: each side first says that it waits, then looks
+at ``ready`` again; the other first changes ``ready``, then looks whether anyone waits. So no wake-up is lost, and the
+lock is left alone while both sides keep pace.
 """
 
 from __future__ import annotations
@@ -13,11 +26,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from torchpipe.ahead.at_exit import join_all
 from torchpipe.ahead.queues import listed
-from torchpipe.ahead.stage import Admitted, Source, Stage
+from torchpipe.ahead.stage import ONE_QUEUE, Admitted, Source, Stage
 from torchpipe.errors import StateError, add_note
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator
@@ -81,9 +94,7 @@ Queued: TypeAlias = tuple[Any, Snapshot | None, Admitted | None]
 
 @dataclass(eq=False)
 class Feed:
-    """What the threads run, and all that they and the consumer share. Here one thread pulls and moves."""
-
-    staged: ClassVar = False  # True with two queues, so that the consumer always takes the lock
+    """What the threads run, and all that they and the consumer share."""
 
     source: Source
     stage: Stage
@@ -96,13 +107,11 @@ class Feed:
         # own name: a Condition takes it in Python code, where Ctrl-C would leave it taken.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.waiting: deque[Admitted] = deque()  # this and the next where there are two queues
+        self.waiting: deque[Admitted] = deque()
         self.moving: deque[Admitted] = deque()
         self.ready: deque[Queued] = deque()
-        # Each side first says that it waits, then looks at ``ready`` again; the other first changes ``ready``, then
-        # looks whether anyone waits. So no wake-up is lost, and the lock is left alone while both sides keep pace.
         self.consumer_waits = False
-        self.feeder_waits = False
+        self.idle = 0  # threads that wait for room or for an item to move
         self.pulling = False  # the source may be in use
         self.over = False  # nothing more is to be pulled
         self.ended = False  # nothing more will come into ``ready``
@@ -114,8 +123,11 @@ class Feed:
         self.transfer_s = 0.0
         self.moved_bytes = 0
         self.dropped = 0
-        self._free = 0 if self.staged else self.stage.depth  # while fewer are ready, there is room
-        self._plain = self.stage.mover is None and self.stage.gate is None
+        stage = self.stage
+        two_queues = stage.mover is not None and stage.depth and stage.limits != ONE_QUEUE
+        self._transfers = stage.limits.threads if two_queues else 0  # threads that move items
+        self._free = 0 if self._transfers else stage.depth  # while fewer are ready, there is room without asking more
+        self._plain = stage.mover is None and stage.gate is None
         self._pid = 0  # of the process that has the threads
         self._begun = self._gone = 0  # threads that have said that they begin, and that they end
         self._pulled = 0
@@ -126,14 +138,12 @@ class Feed:
     def start(self) -> None:
         self._pid = os.getpid()
         self.pulling = True
-        for suffix, work in self._works():
-            thread = threading.Thread(target=work, name=f"torchpipe {self.name}{suffix}", daemon=True)
+        transfers = [(f" transfer {number}", self._transfer_all) for number in range(self._transfers)]
+        for suffix, work in [("", self._pull_all), *transfers]:
+            name = f"torchpipe {self.name}{suffix}"
+            thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
             self.threads.append(thread)
             thread.start()  # after which a Ctrl-C may come, or in the midst of it
-
-    def _works(self) -> list[tuple[str, Callable[[], None]]]:
-        """What runs in threads of their own, and the suffixes of their names; the one that pulls is first."""
-        return [("", self._run)]
 
     @property
     def forked(self) -> bool:
@@ -145,10 +155,7 @@ class Feed:
         """True if a thread is gone without having said why. With the lock held."""
         return not self.ended and sum(thread.is_alive() for thread in self.threads) < len(self.threads) - self._gone
 
-    def _run(self) -> None:
-        self._live(self._pull_all)
-
-    def _live(self, work: Callable[[], None]) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         """A thread's life. The last one to end closes the source, if nobody else will."""
         with self.lock:
             begins = not self.stopping  # else nobody may wait for it: a Ctrl-C can come in the midst of its start
@@ -168,7 +175,6 @@ class Feed:
                 self._forget()
             self._settle()
             close = self.stopping and self._gone == self._begun
-            self.changed.notify_all()
         if close:
             try:
                 self.close()
@@ -185,9 +191,34 @@ class Feed:
         finally:
             self.pulling = False
 
-    def _settle(self) -> None:
-        """Something has ended: is it the stream?"""
-        self.ended = True
+    def _wait_for_room(self) -> bool:
+        """Wait until there is room for another item: True; False to end."""
+        if len(self.ready) >= self._free:
+            began = time.perf_counter()
+            with self.lock:
+                self.idle += 1
+                while not self.over and not self._has_room():
+                    self.changed.wait()
+                self.idle -= 1
+            self.wait_s += time.perf_counter() - began
+        return not self.over
+
+    def _has_room(self) -> bool:
+        if not self._transfers:
+            return len(self.ready) < self._free
+        limits, waiting = self.stage.limits, len(self.waiting)
+        if waiting >= max(1, limits.host_depth):
+            return False
+        if waiting and limits.host_bytes is not None and self.depths()["waiting_bytes"] >= limits.host_bytes:
+            return False
+        return limits.host_depth > 0 or self._device_takes(waiting, 0)
+
+    def _device_takes(self, more: int, nbytes: int) -> bool:
+        """True if the device has room for another item, of ``nbytes``, besides ``more``."""
+        on_device, budget = len(self.moving) + len(self.ready), self.stage.limits.device_bytes
+        if on_device and budget is not None and self.depths()["ready_bytes"] + max(1, nbytes) > budget:
+            return False
+        return more + on_device < self.stage.depth
 
     def pull(self, stream: Iterator[Any]) -> bool:
         """Let the source's next item in, unless the gate keeps it back; False at the end. No local outlives the call:
@@ -206,59 +237,82 @@ class Feed:
         number = self._pulled
         self._pulled += 1
         if self._plain:
-            self.ready.append((item, self.snapshots.after_item(), None))
-            if self.consumer_waits:
-                self._tell_consumer()
-            return True
-        self.pull_s += time.perf_counter() - began
-        gate = self.stage.gate
-        admitted = Admitted(item) if gate is None else move(gate.admit, item, number, self.name)
-        del item
-        if admitted is None:
-            self._kept_back += 1
-            self.dropped += 1
+            queued: Queued = (item, self.snapshots.after_item(), None)
         else:
+            self.pull_s += time.perf_counter() - began
+            gate = self.stage.gate
+            admitted = Admitted(item) if gate is None else move(gate.admit, item, number, self.name)
+            del item
+            if admitted is None:
+                self._kept_back += 1
+                self.dropped += 1
+                return True
             admitted.number = number
             admitted.dropped, self._kept_back = self._kept_back, 0
-            self._admit(admitted)
+            admitted.snapshot = self.snapshots.after_item()
+            if self._transfers:
+                with self.lock:
+                    if not self.over:
+                        self.waiting.append(admitted)
+                        self.changed.notify_all()
+                return True
+            queued = (self._moved(admitted), admitted.snapshot, admitted)
+        self.ready.append(queued)
+        if self.consumer_waits:
+            with self.lock:
+                self.changed.notify_all()
         return True
 
-    def _admit(self, admitted: Admitted) -> None:
-        """Move the item, and let it wait for the consumer."""
-        began = time.perf_counter()
-        moved = self._moved(admitted)
-        self._count(admitted, began)
-        self.ready.append((moved, self.snapshots.after_item(), admitted))
-        if self.consumer_waits:
-            self._tell_consumer()
-
     def _moved(self, admitted: Admitted) -> Any:
+        began = time.perf_counter()
         item, admitted.item = admitted.item, None
-        mover = self.stage.mover
-        return item if mover is None else move(mover.transfer, item, admitted.number, self.name)
-
-    def _count(self, admitted: Admitted, began: float) -> None:
-        self.transfer_s += time.perf_counter() - began
-        self.moved_bytes += admitted.nbytes
-
-    def _tell_consumer(self) -> None:
+        if self.stage.mover is not None:
+            item = move(self.stage.mover.transfer, item, admitted.number, self.name)
         with self.lock:
-            self.changed.notify_all()
+            self.transfer_s += time.perf_counter() - began
+            self.moved_bytes += admitted.nbytes
+        return item
 
-    def _wait_for_room(self) -> bool:
-        """Wait until there is room for another item: True; False to end."""
-        if len(self.ready) >= self._free and not self._has_room():
-            began = time.perf_counter()
+    def _transfer_all(self) -> None:
+        while (admitted := self._next_to_move()) is not None:
+            try:
+                admitted.item = self._moved(admitted)
+            except BaseException as error:
+                admitted.error = error
             with self.lock:
-                self.feeder_waits = True
-                while not self._has_room() and not self.over:
-                    self.changed.wait()
-                self.feeder_waits = False
-            self.wait_s += time.perf_counter() - began
-        return not self.over
+                admitted.moved = True
+                self._settle()
+            del admitted
 
-    def _has_room(self) -> bool:
-        return len(self.ready) < self._free
+    def _next_to_move(self) -> Admitted | None:
+        """The next item, once the device has room for it; None to end."""
+        with self.lock:
+            self.idle += 1
+            while not (self._device_takes(0, self.waiting[0].nbytes) if self.waiting else self._pulls_no_more()):
+                self.changed.wait()
+            self.idle -= 1
+            if not self.waiting:
+                return None
+            self.moving.append(admitted := self.waiting.popleft())
+            self.changed.notify_all()  # there is room on the host
+            return admitted
+
+    def _pulls_no_more(self) -> bool:
+        return self.over or not self.pulling
+
+    def _settle(self) -> None:
+        """Make ready what is moved, up to the first that is not; the stream ends after its last, or at a failure."""
+        while self.moving and self.moving[0].moved:
+            admitted = self.moving.popleft()
+            if admitted.error is None:
+                item, admitted.item = admitted.item, None
+                self.ready.append((item, admitted.snapshot, admitted))
+            else:
+                self.error, self.over = admitted.error, True
+                self.waiting.clear()
+                self.moving.clear()
+        self.ended = self._pulls_no_more() and not self.waiting and not self.moving
+        self.changed.notify_all()
 
     def depths(self) -> dict[str, int]:
         """Batches and bytes that wait on the host, and those on the device or on their way to it: ``ready``."""
@@ -289,16 +343,15 @@ class Feed:
         self.ready.clear()
         self.error = None  # nobody wants it; its traceback leads to this object and to items, in a cycle
 
-    def interrupt(self) -> None:
+    def interrupt(self, *, abandoned: bool = False) -> None:
         """:meth:`stop`, and wake the thread if it waits for what the source waits for. Any thread."""
-        self.stop()
+        self.stop(abandoned=abandoned)
         self.source.interrupt()
 
     def ask(self) -> None:
         """At exit, let the threads end."""
         if not self.forked:
-            self.stop(abandoned=True)
-            self.interrupt()
+            self.interrupt(abandoned=True)
 
     def join(self, deadline: float, what: str = "", then: str = "") -> bool:
         """Wait for the threads after :meth:`stop`, as :func:`join_all`: have all ended?"""

@@ -54,10 +54,8 @@ class Admitted:
     # What follows is set by the feed:
     dropped: int = 0  # how many items the gate has kept back since the item before
     number: int = 0  # the source's items before it, since its start or restore
-    snapshot: Any = (
-        None  # of the source, after it (``feed.Snapshot``); this and the rest only where there are two queues
-    )
-    moved: bool = False  # ``item`` is on the device; or there is an ``error`` in its place
+    snapshot: Any = None  # of the source, after it (``feed.Snapshot``)
+    moved: bool = False  # by a transfer thread: ``item`` is on the device; or there is an ``error`` in its place
     error: BaseException | None = None
 
 

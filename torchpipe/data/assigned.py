@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torchpipe.ahead.bell import Bell
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
+from torchpipe.data.workers import Dealing
 from torchpipe.errors import IteratorInvalidated, StateError, add_note
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.provider import ShardPosition
@@ -34,30 +35,10 @@ from torchpipe.stats import MergeStats
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["AssignedBatches", "Dealing", "ending_what_fails", "lane_positions"]
+__all__ = ["AssignedBatches", "ending_what_fails", "lane_positions"]
 
 _LOOK_S = 1.0
 _MOST_AHEAD = 4096  # batches that are dealt to a worker and not back
-
-
-class Dealing(Protocol):
-    """Workers that make an item of each entry that they are dealt."""
-
-    def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None: ...
-    def outstanding(self, lane: int) -> int: ...
-    def pull_any(
-        self, lanes: Collection[int], timeout_s: float | None = None, waited_s: float = 0.0
-    ) -> tuple[int, Chunk]: ...
-    def interrupt(self) -> None: ...
-    def end_epoch(self) -> None: ...
-    def close(self) -> None: ...
-    def figures(self) -> ServiceFigures: ...
-    @property
-    def num_workers(self) -> int: ...
-    @property
-    def rebuild_s(self) -> float: ...
-    @property
-    def processes(self) -> list[Any]: ...
 
 
 def lane_positions(lanes: int, saved: list[Any] | None) -> list[ShardPosition]:

@@ -76,7 +76,7 @@ def _planned(loader: Any) -> ServiceFigures:
     found = torch.multiprocessing.get_start_method(allow_none=True) or torch.multiprocessing.get_all_start_methods()[0]
     method = found if context is None else context.get_start_method()
     if loader.worker_method != "multiprocessing":
-        method = "thread" if loader.worker_method == "thread" else "ray"
+        method = getattr(loader.worker_method, "method", loader.worker_method)
     return ServiceFigures(workers=workers, method=method, nodes=nodes)
 
 

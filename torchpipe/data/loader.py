@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -41,6 +41,7 @@ from torchpipe.data.position import KEYS, Position, check_position, identity_of,
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.streams import begin_stream
+from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.loader.driven import Driven
@@ -55,9 +56,6 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring
 from torchpipe.state import Cursor, as_text
-
-if TYPE_CHECKING:
-    from reading_services.ray import RayWorkers
 
 __all__ = ["DataLoader"]
 
@@ -133,7 +131,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
         worker_seeding: Seeding = "batch",
-        worker_method: Literal["multiprocessing", "thread", "ray"] | RayWorkers = "multiprocessing",
+        worker_method: Literal["multiprocessing", "thread", "ray"] | WorkerMethod = "multiprocessing",
         on_worker_death: OnDeath = "restart",
         last_batch: LastBatch | None = None,
         device: Any = None,

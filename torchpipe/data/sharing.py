@@ -29,9 +29,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from torchpipe.data.assigned import AssignedBatches, Dealing
+from torchpipe.data.assigned import AssignedBatches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.parts import Joining, Part, Task
+from torchpipe.data.workers import Dealing
 from torchpipe.errors import WorkerDiedError, add_note
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk

@@ -3,77 +3,152 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchpipe.state.codec import decode, from_text
+from torchpipe.state.by_node import found_in
+from torchpipe.state.codec import decode, from_text, opaque_notes
 from torchpipe.state.cursor import Cursor
 
 __all__ = ["inspect"]
 
-_MAX_TEXT = 72
-_MAX_DEPTH = 40
+_WIDTH = 110
+_MOST_LEVELS = 40
+_MOST_NUMBERS = 8  # a longer list is counted
+_APART = {"inputs", "functions", "torchpipe.ended"}  # in a node's state: what is not its own position
 _REPR = reprlib.Repr()
-_REPR.maxlevel, _REPR.maxother, _REPR.maxstring = 4, _MAX_TEXT, _MAX_TEXT
+_REPR.maxstring, _REPR.maxother = 40, 72
 
 
 def inspect(state: Mapping[str, Any] | bytes) -> str:
-    """A readable, indented picture of a loader's ``state_dict()`` or of an encoded snapshot.
+    """A loader's ``state_dict()`` as text: where the run stands, and what is kept of each node. Or encoded bytes.
 
-    Snapshots inside the state are opened; items in buffers are counted and shortened; opaque items are shown by type
-    and size. Nothing is unpickled. Raises: StateError when the bytes are no state.
+    Of each node, numbers are shown from the least to the greatest of all shards, and what buffers hold is counted, in
+    all shards together. Opaque items are named; nothing is unpickled. Raises: StateError when the bytes are no state.
     """
-    lines: list[str] = []
-    if isinstance(state, Mapping):
-        for key, value in state.items():
-            if key == "payload" and isinstance(value, bytes | str):
-                value = from_text(value) if isinstance(value, str) else value
-                lines.append(f"payload: {len(value)} bytes")
-                _show(decode(value, keep_opaque=True), 1, lines)
-            else:
-                lines.append(f"{key}: {_short(value)}")
+    if not isinstance(state, Mapping) or not isinstance(state.get("payload"), bytes | str):
+        lines = list(_parts(state if isinstance(state, Mapping) else decode(state, keep_opaque=True)))
     else:
-        _show(decode(state, keep_opaque=True), 0, lines)
-    return "\n".join(lines)
+        data = state["payload"]
+        data = from_text(data) if isinstance(data, str) else data
+        payload = decode(data, keep_opaque=True)
+        payload = payload if isinstance(payload, dict) else {}
+        about = _about_graph if "graph" in payload else _about_dataset
+        lines = [*about({key: _short(value) for key, value in state.items()}, payload, f"{len(data):,} bytes")]
+        if "claims" in state:
+            lines.append("has claims, which the rank that saved it alone can take up")
+        opaque = dict.fromkeys(f"{name} in {node}" if node else name for name, node in opaque_notes(data))
+        if opaque:
+            lines.append(f"has opaque items, which load with allow_pickle=True alone: {', '.join(opaque)}")
+    return "\n".join(part for line in lines for part in _wrapped(line))
 
 
-def _show(value: Any, depth: int, lines: list[str]) -> None:
-    pad = "  " * depth
+def _wrapped(line: str) -> list[str]:
+    further = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=further, drop_whitespace=True)
+
+
+def _about_graph(told: dict[str, str], payload: Mapping[str, Any], size: str) -> Iterator[str]:
+    """``told``: what the state says in the open, as text."""
+    yield f"epoch {told.get('epoch')}, {told.get('delivered')} items delivered, seed {told.get('seed')}"
+    yield f"rank {told.get('rank')} of {told.get('world_size')}, {told.get('num_shards')} shards"
+    yield f"graph {told.get('fingerprint')} of {len(str(payload['graph']).splitlines())} nodes; {size}"
+    yield from _about_position(payload.get("position"), payload["graph"])
+
+
+def _about_dataset(told: dict[str, str], payload: Mapping[str, Any], size: str) -> Iterator[str]:
+    yield f"epoch {told.get('epoch')}, {told.get('delivered')} batches delivered"
+    sized = told.get("dataset") != "iterable"  # else torch's loader has a sampler of its own, without a meaning
+    what = f" of {told.get('length')}, sampler {told.get('sampler')}" if sized else ""
+    yield f"{told.get('dataset')} dataset{what}, batch_size {told.get('batch_size')}; {size}"
+    for name, part in payload.items():
+        if name not in ("identity", "numbers") and isinstance(part, dict) and part:
+            stream = part.get("stream")
+            yield f"{_short(name)}:"
+            yield from _parts({key: value for key, value in part.items() if key != "stream"}, 1)
+            if stream is not None:
+                yield from _about_position(stream, "")
+
+
+def _about_position(position: Any, graph: Any) -> Iterator[str]:
+    if position is None:
+        yield "at the start of the epoch"
+        return
+    found = found_in(position, graph)
+    if found.cursors:
+        counts, again = [cursor.count for cursor in found.cursors], sum(cursor.skip for cursor in found.cursors)
+        yield f"each shard gave {_range(counts)} items; a resume makes {again} of them again"
+    for number, states in sorted(found.states.items()):
+        names = dict.fromkeys(key for state in states for key in state if key not in _APART)
+        told = (f"{_short(name)} {_text([state[name] for state in states if name in state])}" for name in names)
+        if names:
+            yield f"  {number} {found.nodes[number].name}  {', '.join(told)}"
+
+
+def _parts(value: Any, level: int = 0) -> Iterator[str]:
+    """What is plain in a value on a line, and below it what has parts of its own."""
+    pad = "  " * level
     cursor = value if isinstance(value, Cursor) else Cursor.from_state(value)
-    if depth > _MAX_DEPTH:
-        lines.append(f"{pad}...")
+    if level > _MOST_LEVELS:
+        yield f"{pad}..."
     elif cursor is not None:
         where = "the start of the epoch" if cursor.snapshot is None else f"a snapshot of {len(cursor.snapshot)} bytes"
-        lines.append(f"{pad}{cursor.skip} items after {where}")
+        yield f"{pad}{cursor.skip} items after {where}"
         if cursor.snapshot is not None:
-            _show(decode(cursor.snapshot, keep_opaque=True), depth + 1, lines)
-    elif isinstance(value, dict):
+            yield from _parts(decode(cursor.snapshot, keep_opaque=True), level + 1)
+    elif isinstance(value, Mapping):
+        plain = [f"{_short(key)} {_text([item])}" for key, item in value.items() if not _has_parts(item)]
+        if plain:
+            yield f"{pad}{', '.join(plain)}"
         for key, item in value.items():
-            if key == "graph" and isinstance(item, str):
-                lines.append(f"{pad}graph:")
-                lines.extend(f"{pad}  {line}" for line in item.splitlines())
-            elif isinstance(item, dict | Cursor) or (isinstance(item, list) and item and isinstance(item[0], dict)):
-                lines.append(f"{pad}{_short(key)}:")
-                _show(item, depth + 1, lines)
-            else:
-                lines.append(f"{pad}{_short(key)}: {_short(item)}")
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for index, item in enumerate(value):
-            lines.append(f"{pad}[{index}]")
-            _show(item, depth + 1, lines)
+            if _has_parts(item):
+                yield f"{pad}{_short(key)}:"
+                for part in item if isinstance(item, list) else [item]:
+                    yield from _parts(part, level + 1)
     else:
-        lines.append(f"{pad}{_short(value)}")
+        yield f"{pad}{_text([value])}"
+
+
+def _has_parts(value: Any) -> bool:
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, Cursor) or (isinstance(first, Mapping) and type(first.get("draws")) is not int)
+
+
+def _text(values: list[Any]) -> str:
+    """Of one thing in all shards."""
+    first = values[0]
+    if all(type(value) is int for value in values):
+        return _range(values)
+    if all(type(value) is float for value in values):
+        return _range([round(value, 6) for value in values])
+    if all(isinstance(value, dict) and type(value.get("draws")) is int for value in values):
+        return f"{_range([value['draws'] for value in values])} draws"
+    if all(_is_few(value) and len(value) == len(first) for value in values):
+        return str([sum(column) for column in zip(*values)])
+    if all(isinstance(value, list | tuple | dict) for value in values):
+        return f"of {sum(map(len, values)):,}"
+    if all(isinstance(value, bytes) for value in values):
+        return f"of {sum(map(len, values)):,} bytes"
+    texts = set(map(_short, values))
+    return texts.pop() if len(texts) == 1 else "various"
+
+
+def _is_few(value: Any) -> bool:
+    return type(value) is list and 0 < len(value) <= _MOST_NUMBERS and {bool, int}.issuperset(map(type, value))
+
+
+def _range(values: list[Any]) -> str:
+    least, most = min(values), max(values)
+    return _short(least) if least == most else f"{_short(least)} to {_short(most)}"
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, list) and len(value) > 4:
-        return f"{len(value)} items, the first {_short(value[0])}"
-    if isinstance(value, bytes):
-        return f"{len(value)} bytes"
-    if type(value) is str and value.isidentifier() and len(value) <= _MAX_TEXT:
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is str and value.isprintable() and len(value) <= 40:
         return value
     try:
-        text = _REPR.repr(value)
-    except Exception as error:  # an integer of thousands of digits, say
-        text = f"<{type(value).__name__}, {type(error).__name__}>"
-    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
+        return _REPR.repr(value)
+    except Exception:  # an integer of thousands of digits, say
+        return f"a {type(value).__name__}"

@@ -19,8 +19,6 @@ def within(kind: Any, samples: Any) -> Any:
 
 FORMS: dict[str, Any] = {
     "pad_batch": lambda samples: IterableWrapper([samples]).pad_batch(),
-    "rows2columnar": lambda samples: IterableWrapper([samples]).rows2columnar(),
-    "dataframe": lambda samples: IterableWrapper(samples).dataframe(),
     "collate": lambda samples: IterableWrapper([samples]).collate(),
     "DataLoader": lambda samples: DataLoader(samples, batch_size=9),
     "nested": lambda samples: IterableWrapper([[{"inner": sample} for sample in samples]]).collate(),

@@ -61,17 +61,15 @@ def parts(item: Any) -> Iterator[Any]:
     yield from (item, item)
 
 
+MAKERS: dict[str, Any] = {
+    "fork": lambda source, **options: source.fork(2, **options),
+    "demux": lambda source, **options: source.demux(2, parity, drop_none=True, **options),
+}
+KINDS = list(MAKERS)
+
+
 def make(kind: str, source: Any, **options: Any) -> list[Any]:
-    if kind == "fork":
-        return source.fork(2, **options)  # type: ignore[no-any-return]
-    if kind == "demux":
-        return source.demux(2, parity, drop_none=True, **options)  # type: ignore[no-any-return]
-    if kind == "unzip":
-        return source.map(lambda item: (item, "x", -item)).unzip(3, columns_to_skip=[1], **options)  # type: ignore[no-any-return]
-    return source.round_robin_demux(2, **options)  # type: ignore[no-any-return]
-
-
-KINDS = ["fork", "demux", "unzip", "round_robin_demux"]
+    return MAKERS[kind](source, **options)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,18 +162,11 @@ def test_what_goes_where() -> None:
     evens, odds = IterableWrapper(range(10)).demux(2, lambda item: item % 2)
     assert list(evens.zip(odds)) == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
     assert list(evens.concat(odds)) == [0, 2, 4, 6, 8, 1, 3, 5, 7, 9]
-    first, third = IterableWrapper([(1, 2, 3), (4, 5, 6)]).unzip(3, columns_to_skip=[1])
-    assert list(first.zip(third)) == [(1, 3), (4, 6)]
-    branches = IterableWrapper(range(8)).round_robin_demux(3)
-    assert [list(branch) for branch in branches] == [[0, 3, 6], [1, 4, 7], [2, 5]]
-    assert [len(branch) for branch in branches] == [3, 3, 2]
     assert [len(branch) for branch in IterableWrapper(range(8)).fork(2)] == [8, 8]
     with pytest.raises(TypeError, match="not known"):
         len(evens)
     source = IterableWrapper(range(3))
     assert source.fork(1) is source  # type: ignore[comparison-overlap]
-    with pytest.warns(UserWarning, match="itself"):
-        assert source.round_robin_demux(1) == [source]
 
 
 @pytest.mark.parametrize(
@@ -268,14 +259,14 @@ def test_rounds_of_a_cycle_have_a_pass_each(kind: str) -> None:
     check_node(cycled, pulls=lambda k: 14, epochs=[0], num_shards=1)
     first, second = make(kind, IterableWrapper(range(7)), buffer_size=4)
     expected = list(first.zip(second))
-    assert list(first.cycle(2).zip(second.cycle(2)).header(len(expected))) == expected
+    assert list(first.cycle(2).zip(second.cycle(2)).take(len(expected))) == expected
 
 
 def test_forks_of_forks() -> None:
     def tree() -> IterDataPipe[Any]:
         one, other = CountingSource(range(9)).shuffle(buffer_size=4).fork(2)
         evens, odds = one.demux(2, lambda item: item % 2)
-        left, right = evens.zip(odds).unzip(2)
+        left, right = evens.zip(odds).fork(2)
         return left.zip(other, right)
 
     check_node(tree, pulls=lambda k: 9)
@@ -408,8 +399,6 @@ def test_branches_stay_in_one_part_of_the_graph() -> None:
 def test_wrong_items_are_errors() -> None:
     source = IterableWrapper(range(3))
     cases: list[Any] = [
-        (lambda: list(source.unzip(2)[0]), TypeError, "takes sequences, got item 0 of type int: 0"),  # type: ignore[misc]
-        (lambda: list(IterableWrapper([(1, 2, 3)]).unzip(2)[0]), ValueError, "of length 3"),
         (lambda: list(source.demux(2, lambda item: 2)[0]), ValueError, "between 0 and 1, 2 is returned for item 0"),
         (lambda: list(source.demux(2, lambda item: None)[0]), ValueError, "drop_none=True"),
         (lambda: list(source.demux(2, lambda item: "0")[0]), ValueError, "'0' is returned"),  # type: ignore[arg-type,return-value]

@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter import Shuffler as TorchShuffler
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.errors import GraphError, StateError
-from torchpipe.iter import IterableWrapper, RandomSplitter, SampleMultiplexer
+from torchpipe.iter import IterableWrapper, RandomSplitter
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
@@ -62,9 +62,7 @@ def test_lengths_and_another_seed() -> None:
         (lambda source: source.shuffle(), "Shuffler"),
         (lambda source: source.shuffle().set_seed(3).map(str), "Shuffler"),
         (lambda source: source.window_shuffle(4), "WindowShuffler"),
-        (lambda source: source.shuffled_flatmap(lambda item: [item]), "ShuffledFlatMapper"),
         (lambda source: source.mix(source, weights=[1, 1]), "Mixer"),
-        (lambda source: SampleMultiplexer({source: 1.0, source.map(str): 1.0}), "SampleMultiplexer"),
         (lambda source: SequenceWrapper(range(10)).shuffle(), "Shuffler"),
         (lambda source: source.concat(source.shuffle()), "Shuffler"),
         (lambda source: TorchShuffler(source), "ShufflerIterDataPipe"),

@@ -25,7 +25,7 @@ from tests.laws.kills import Kill, run_with_kills
 from tests.sources import wait_until
 from torchpipe import DataLoader2
 from torchpipe.errors import GraphError, ReplayWarning, StateError
-from torchpipe.iter import FileLister, IterableWrapper, IterDataPipe, PathList
+from torchpipe.iter import IterableWrapper, IterDataPipe, PathList
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing import CountingSource, check_node
@@ -260,8 +260,8 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "path": (lambda path: numbers(write(path / "a", range(8))), lambda path: numbers(write(path / "b", range(8, 16)))),
     "content": (lambda path: numbers(write(path, range(8))), lambda path: numbers(write(path, range(1, 9)))),
     "listed": (
-        lambda path: FileLister(str(write(path, range(8)))).open_files().readlines(return_path=False),
-        lambda path: FileLister(str(write(path, range(9)))).open_files().readlines(return_path=False),
+        lambda path: PathList(f"{write(path, range(8))}/*").open_files().flatmap(lambda pair: pair[1]),
+        lambda path: PathList(f"{write(path, range(9))}/*").open_files().flatmap(lambda pair: pair[1]),
     ),
     "bound": (
         lambda path: IterableWrapper(range(8)).map(functools.partial(plus, by=2)),

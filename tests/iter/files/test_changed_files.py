@@ -63,23 +63,14 @@ def content(pair: tuple[str, Any]) -> str:
 
 
 FORMS: dict[str, tuple[Callable[[Path, list[str]], None], Callable[[Path], Any]]] = {
-    "readlines": (text, lambda folder: opened(folder).readlines(return_path=False)),
-    "readlines of text": (text, lambda folder: paths(folder).open_files().readlines(return_path=False)),
-    "readlines, compressed": (gz, lambda folder: opened(folder).decompress().readlines(return_path=False)),
-    "parse_csv": (text, lambda folder: paths(folder).open_files().parse_csv()),
-    "read_from_stream": (text, lambda folder: opened(folder).read_from_stream(7).map(lambda pair: pair[1])),
-    "by fsspec": (text, lambda folder: paths(folder).open_files_by_fsspec("rb").readlines(return_path=False)),
+    "by fsspec": (
+        text,
+        lambda folder: paths(folder).open_files_by_fsspec("rb").flatmap(lambda pair: pair[1]),
+    ),
     "flatmap": (text, lambda folder: paths(folder).flatmap(open)),
     "flatmap of streams": (text, lambda folder: opened(folder).flatmap(lambda pair: pair[1])),
     "interleave": (text, lambda folder: paths(folder).interleave(open)),
-    "load_from_tar": (tar, lambda folder: opened(folder).load_from_tar().map(content)),
-    "load_from_tar, readlines": (
-        tar,
-        lambda folder: opened(folder).load_from_tar().readlines(return_path=False),
-    ),
-    "load_from_zip": (zipped, lambda folder: opened(folder).load_from_zip().map(content)),
     "read_webdataset": (tar, lambda folder: paths(folder).read_webdataset().map(lambda item: item["txt"])),
-    "load_from_tfrecord": (records, lambda folder: opened(folder).load_from_tfrecord().map(str)),
 }
 
 
@@ -116,7 +107,7 @@ def test_it_is_noticed_by_loaders_too_whoever_resumes(workers: int | None, tmp_p
         text(tmp_path / f"{number}.txt", LINES)
 
     def graph() -> Any:
-        return opened(tmp_path).sharding_filter().readlines()
+        return opened(tmp_path).sharding_filter().flatmap(lambda pair: pair[1])
 
     with make_loader(graph(), make_service(workers, 2, every=1)) as loader:
         iterator = iter(loader)
@@ -129,45 +120,3 @@ def test_it_is_noticed_by_loaders_too_whoever_resumes(workers: int | None, tmp_p
             loader.load_state_dict(state)
             with pytest.raises(StateError, match=r"1\.txt has changed since the state was saved: it had 56 bytes, and"):
                 list(loader)
-
-
-class Piped(io.RawIOBase):
-    """A stream of an opener of the user's, without a file descriptor."""
-
-    def __init__(self, data: bytes) -> None:
-        self.inner = io.BytesIO(data)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, place: int, whence: int = 0) -> int:
-        return self.inner.seek(place, whence)
-
-    def readinto(self, buffer: Any) -> int:
-        return self.inner.readinto(buffer)
-
-
-def test_a_stream_that_does_not_say_what_it_reads_from_is_not_compared() -> None:
-    def graph(data: bytes) -> Any:
-        return IterableWrapper(["x"]).map(lambda path: (path, Piped(data))).readlines(return_path=False)
-
-    iterator = iterate(graph(b"a\nb\nc\n"))
-    iterator.drop(1)
-    resumed = iterate(graph(b"a\nb\nc\nd\n"))
-    resumed.load_state_dict(iterator.state_dict())
-    assert list(resumed) == [b"b", b"c", b"d"]
-
-
-@pytest.mark.parametrize("forged", [3, [1], ["x", 1], [None, None], {}])
-def test_forged_states_are_refused(forged: Any, tmp_path: Path) -> None:
-    text(tmp_path / "x.txt", LINES)
-    iterator = iterate(opened(tmp_path).readlines())
-    iterator.drop(1)
-    state = iterator.state_dict()
-    resumed = iterate(opened(tmp_path).readlines())
-    resumed.load_state_dict(state | {"iterator": state["iterator"] | {"file": forged}})
-    with pytest.raises(StateError, match="does not say how long"):
-        next(resumed)

@@ -269,7 +269,7 @@ def raising(count: int) -> list[float]:
 def test_L7_what_stays_wrong_is_not_left_out(options: Any, error: str) -> None:
     node = IterableWrapper(range(30)).mix(IterableWrapper([]), **options).on_error("skip", budget=None)
     with pytest.raises((RuntimeError, ValueError), match=error):
-        list(node.header(100))
+        list(node.take(100))
 
 
 def test_an_item_without_a_size_is_left_out() -> None:
@@ -287,7 +287,7 @@ def test_wrong_items_are_errors() -> None:
     with pytest.raises(ValueError, match="the size of an item must be a number from 0 on, <lambda> returned -1"):
         list(node.mix(weights=[1], by=lambda item: -1))
     with pytest.raises(RuntimeError, match="input 1 anew, and it has no items"):
-        list(node.mix(IterableWrapper([]), weights=[1, 1], stop="never").header(50))
+        list(node.mix(IterableWrapper([]), weights=[1, 1], stop="never").take(50))
     with pytest.raises(TypeError, match="length"):
         len(node.mix(weights=[1]))
 

@@ -157,7 +157,7 @@ def test_L2_at_any_place_with_any_buffer(
 
 def test_a_node_that_is_checked(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbered, "_LEAST_BYTES", 0)
-    check_node(lambda: JsonlReader(path).header(60).shuffle(buffer_size=20), epochs=[0], num_shards=1)
+    check_node(lambda: JsonlReader(path).take(60).shuffle(buffer_size=20), epochs=[0], num_shards=1)
 
 
 def test_bad_input_is_a_state_error(path: str, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ IDIOMS: dict[str, Callable[[Any], Any]] = {
     "both sides": lambda data: IterableWrapper(data).shuffle(buffer_size=7).sharding_filter().shuffle(buffer_size=9),
     "after": lambda data: IterableWrapper(data).sharding_filter().shuffle(buffer_size=9),
     "switched off": lambda data: IterableWrapper(data).shuffle().set_shuffle(False).sharding_filter(),
-    "header": lambda data: IterableWrapper(data).shuffle(buffer_size=7).header(100).sharding_filter(),
+    "take": lambda data: IterableWrapper(data).shuffle(buffer_size=7).take(100).sharding_filter(),
     "prefetch": lambda data: IterableWrapper(data).prefetch(3).shuffle(buffer_size=7).prefetch(2).sharding_filter(),
     "concat": lambda data: IterableWrapper(data).concat(IterableWrapper([])).shuffle(buffer_size=7).sharding_filter(),
 }
@@ -112,7 +112,7 @@ def test_L1_the_order_is_that_of_reading_item_by_item(make: Callable[[Any], Any]
 @pytest.mark.nightly
 @pytest.mark.parametrize("make", (IDIOMS | MAP_IDIOMS).values(), ids=IDIOMS | MAP_IDIOMS)
 def test_L2_exact_resume(make: Callable[[Any], Any]) -> None:
-    check_node(lambda: make(Images(12)) if make is not IDIOMS["header"] else IDIOMS["short buffer"](Images(12)))
+    check_node(lambda: make(Images(12)) if make is not IDIOMS["take"] else IDIOMS["short buffer"](Images(12)))
 
 
 def test_what_can_be_read_by_index_and_iterated_is_read_by_index() -> None:
@@ -198,7 +198,7 @@ def test_L7_an_error_of_the_data_comes_in_its_place_and_only_where_it_is_kept() 
 
 @given(
     st.integers(0, 30),
-    st.lists(st.sampled_from(["shuffle", "header", "filter", "concat", "prefetch", "map"]), max_size=5),
+    st.lists(st.sampled_from(["shuffle", "take", "filter", "concat", "prefetch", "map"]), max_size=5),
     st.integers(1, 3),
     st.integers(0, 12),
 )
@@ -207,8 +207,8 @@ def test_any_chain_gives_the_same_late_or_early(length: int, steps: list[str], s
         for step in steps:
             if step == "shuffle":
                 source = source.shuffle(buffer_size=4)
-            elif step == "header":
-                source = source.header(20)
+            elif step == "take":
+                source = source.take(20)
             elif step == "filter":
                 source = source.sharding_filter()
             elif step == "concat":
@@ -278,7 +278,7 @@ def test_odd_data_in_buffers_resume_everywhere(data: Any) -> None:
     chains = [
         source.shuffle(buffer_size=2),
         source.shuffle().sharding_filter().shuffle(buffer_size=2),
-        source.concat(source).shuffle(buffer_size=3).header(3),
+        source.concat(source).shuffle(buffer_size=3).take(3),
     ]
     assert sorted(map(repr, chains[0])) == sorted(map(repr, data))
     for chain in chains:

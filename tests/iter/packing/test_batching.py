@@ -1,8 +1,7 @@
-"""``max_token_bucketize``, ``bucket_by_length``, ``dynamic_batch``: each item once, within bounds, exactly resumed."""
+"""``bucket_by_length``, ``dynamic_batch``: each item once, within bounds, exactly resumed."""
 
 from __future__ import annotations
 
-import heapq
 from typing import Any
 
 import pytest
@@ -10,59 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe.errors import StateError
-from torchpipe.iter import DataChunk, IterableWrapper
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node
 
 WORDS = st.lists(st.integers(0, 9).flatmap(lambda n: st.sampled_from([c * n for c in "abc"])), max_size=20)
-
-
-def as_torchdata(words: list[str], most: int, least: int, longest: int, buffer: int, padding: bool) -> list[list[str]]:
-    """What torchdata 0.9's node of this name says it does."""
-    heap: list[Any] = []
-    batch: list[str] = []
-    made: list[list[str]] = []
-
-    class Key:
-        def __init__(self, word: str) -> None:
-            self.word = word
-
-        def __lt__(self, other: Key) -> bool:
-            return len(self.word) < len(other.word)
-
-    def pop() -> None:
-        word = heapq.heappop(heap).word
-        both = [*batch, word]
-        if (max(map(len, both)) * len(both) if padding else sum(map(len, both))) > most:
-            made.append(list(batch))
-            batch[:] = [word]
-        else:
-            batch.append(word)
-
-    for word in words:
-        if least <= len(word) <= longest:
-            heapq.heappush(heap, Key(word))
-            if len(heap) == buffer:
-                pop()
-    while heap:
-        pop()
-    return [*made, batch] if batch else made
-
-
-@given(WORDS, st.integers(9, 20), st.integers(0, 3), st.integers(1, 8), st.booleans())
-def test_max_token_bucketize_is_torchdatas(words: list[str], most: int, least: int, buffer: int, padding: bool) -> None:
-    node = IterableWrapper(words).max_token_bucketize(most, min_len=least, buffer_size=buffer, include_padding=padding)
-    assert list(node) == as_torchdata(words, most, least, most, buffer, padding)
-
-
-def test_the_examples_of_torchdatas_documentation() -> None:
-    node = IterableWrapper(["1", "11", "1", "1111", "111", "1", "11", "11", "111"])
-    assert list(node.max_token_bucketize(5)) == [["1", "1", "1", "11"], ["11", "11"], ["111"], ["111"], ["1111"]]
-    batches = list(node.max_token_bucketize(max_token_count=4, buffer_size=4))
-    assert batches == [["1", "1", "1"], ["11", "11"], ["11"], ["111"], ["111"], ["1111"]]
-    assert type(batches[0]) is DataChunk
-    assert list(node.max_token_bucketize(4, max_len=2, min_len=2, buffer_size=None)) == [["11", "11"], ["11"]]
 
 
 @given(WORDS, st.lists(st.integers(1, 8), min_size=1, max_size=3, unique=True).map(sorted), st.integers(1, 4))
@@ -111,7 +63,6 @@ WORDLIST = ["aaa", "b", "cccc", "dd", "", "eeeee", "ff", "g", "hhh", "ii"]
 
 
 def test_L2_exact_resume() -> None:
-    check_node(lambda: CountingSource(WORDLIST).max_token_bucketize(6, buffer_size=4), pulls=lambda k: 10, epochs=[0])
     check_node(lambda: CountingSource(WORDLIST).bucket_by_length([2, 4], [2, 3, 2]), pulls=lambda k: 10, epochs=[0])
     check_node(lambda: CountingSource(WORDLIST).dynamic_batch(6), pulls=lambda k: 10, epochs=[0])
     check_node(lambda: CountingSource(range(9)).dynamic_batch(2, lambda n: 1, max_items=2), pulls=lambda k: 2 * k)
@@ -120,8 +71,7 @@ def test_L2_exact_resume() -> None:
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda node: list(node.max_token_bucketize(5)), TypeError, "an item of type int has no length"),
-        (lambda node: list(node.max_token_bucketize(5, lambda item: "x")), ValueError, "the length of an item must be"),
+        (lambda node: list(node.bucket_by_length([2], 3)), TypeError, "an item of type int has no length"),
         (lambda node: list(node.dynamic_batch(3, lambda item: None)), ValueError, "the cost of an item must be"),
     ],
 )
@@ -133,9 +83,6 @@ def test_what_is_no_length_or_cost_is_an_error(make: Any, kind: Any, message: st
 @pytest.mark.parametrize(
     ("make", "forge"),
     [
-        (lambda node: node.max_token_bucketize(6, buffer_size=3), {"heap": [["x", "a"]]}),
-        (lambda node: node.max_token_bucketize(6, buffer_size=3), {"heap": [[1, "a"]] * 4}),
-        (lambda node: node.max_token_bucketize(6, buffer_size=3), {"batch": [[1]]}),
         (lambda node: node.bucket_by_length([2], 3), {"buckets": [[]]}),
         (lambda node: node.bucket_by_length([2], 3), {"buckets": [["a"] * 3, []]}),
         (lambda node: node.dynamic_batch(6), {"begun": [1]}),

@@ -16,7 +16,7 @@ from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper, JsonlReader, PathList, WebDatasetReader
 from torchpipe.map import SequenceWrapper
 
-FORMS = ["flatmap", "interleave", "shuffled_flatmap"]
+FORMS = ["flatmap", "interleave"]
 
 
 def first(item: Any) -> Any:
@@ -44,18 +44,9 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "interleave": lambda: numbers().interleave(lambda item: [first(item)]),
     "map": lambda: numbers().map(first),
     "map-style": lambda: SequenceWrapper(range(9)).map(first).to_iter_datapipe(),
-    "map_batches": lambda: numbers().map_batches(lambda items: [first(items[0])], 1),
-    "max_token_bucketize": lambda: numbers().max_token_bucketize(100, len_fn=first),
     "mix": lambda: numbers().mix(numbers(), weights=[1, 1], by=lambda item: first(item) + 1),
     "parallel_map": lambda: numbers().parallel_map(first),
     "random_map": lambda: numbers().random_map(lambda item, rng: first(item)),
-    "routed_decode": lambda: (
-        numbers().map(lambda item: (str(item), io.BytesIO(b""))).routed_decode(lambda key, data: first(3))
-    ),
-    "save_to_disk": lambda: (
-        numbers().map(lambda item: (str(item), "")).save_to_disk(filepath_fn=lambda name: str(first(int(name))))
-    ),
-    "shuffled_flatmap": lambda: numbers().shuffled_flatmap(lambda item: [first(item)], buffer_size=2),
     "sort": lambda: numbers().sort(3, first),
     "zip_with_iter": lambda: numbers().zip_with_iter(numbers(), key_fn=first, ref_key_fn=int),
     "zip_with_map": lambda: numbers().zip_with_map(SequenceWrapper(range(9)), int, merge_fn=lambda a, b: first(a)),
@@ -204,18 +195,8 @@ def test_L1_shards_count_a_record_that_is_left_out(num_shards: int, behind: bool
         assert list(again) == items[done:]
 
 
-@pytest.mark.parametrize("between", ["sharding_filter", "sharding_round_robin_dispatch", "shuffle"])
-@pytest.mark.parametrize("loader", ["load_from_tar", "load_from_zip"])
-def test_the_files_of_a_sample_are_not_parted(between: str, loader: str) -> None:
-    members = getattr(IterableWrapper(["a.tar"]).shuffle().sharding_filter().open_files("b"), loader)()
-    members.map(str, input_col=0).webdataset()
-    with pytest.raises(GraphError, match="stands between"):
-        getattr(members.map(str, input_col=0), between)().webdataset()
-
-
 SIZED: dict[str, Callable[[Any], Any]] = {
     "dynamic_batch": lambda source: source.dynamic_batch(5, overflow="drop"),
-    "max_token_bucketize": lambda source: source.max_token_bucketize(5, buffer_size=3),
 }
 
 

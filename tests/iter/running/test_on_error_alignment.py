@@ -105,11 +105,6 @@ def zip_under_batch_under_zip() -> Any:
     return inner.zip(last.map(checked_elsewhere).batch(2))
 
 
-def unzipped() -> Any:
-    one, other = source().map(lambda n: (n, n)).unzip(2)
-    return one.map(checked).zip(other)
-
-
 def concatenated() -> Any:
     first, second = IterableWrapper(range(10)), IterableWrapper(range(10, LENGTH))
     return first.map(checked).concat(second.map(checked)).zip(source())
@@ -134,9 +129,7 @@ EXACT: dict[str, Callable[[], Any]] = {
     "before parallel_map": lambda: pair(lambda dp: dp.map(checked).parallel_map(int, num_threads=2, buffer_size=5)),
     "prefetch": lambda: pair(lambda dp: dp.map(checked).prefetch(3)),
     "retry": lambda: pair(lambda dp: dp.map(checked).retry(2, errors=KeyError)),
-    "itemwise": lambda: pair(lambda dp: dp.map(lambda n: [checked(n), 0]).slice([0]).map(sum)),
     "zip_longest": lambda: (lambda bs: bs[0].map(checked).zip_longest(bs[1]))(forked()),
-    "unzip": unzipped,
     "a node of one's own": lambda: Pairs(source().map(checked), source()),
     "its own code": lambda: Pairs(source(), source()),
     "three": three,
@@ -361,10 +354,6 @@ def test_L2_any_bad_records_at_any_position(first: set[int], second: set[int], a
     assert got + list(again) == [(n, n) for n in range(10) if n not in first | second]
 
 
-def dealt_in_turn(dp: Any) -> Any:
-    return dp.round_robin_demux(2)
-
-
 def dealt_by_kind(dp: Any) -> Any:
     return dp.demux(2, lambda text: text[0] == "a")
 
@@ -388,7 +377,7 @@ def refused(graph: Any) -> None:
     assert "cannot leave out an item of branch" in caught.value.__notes__[-1]
 
 
-@pytest.mark.parametrize("deal", [dealt_in_turn, dealt_by_kind], ids=["in turn", "by kind"])
+@pytest.mark.parametrize("deal", [dealt_by_kind], ids=["by kind"])
 def test_what_is_lost_before_it_is_dealt_belongs_to_no_branch(deal: Callable[[Any], Any]) -> None:
     def branches() -> Any:
         return deal(IterableWrapper(DEALT).map(without_q1))
@@ -407,13 +396,13 @@ def test_what_is_lost_before_it_is_dealt_belongs_to_no_branch(deal: Callable[[An
         refused(rest[first].concat(rest[second]))
     one, two = branches()
     refused(one.on_error("skip").zip(two))
-    inner, outer = dealt_in_turn(one.mux(two))  # dealt twice, and paired behind the second
+    inner, outer = deal(one.mux(two))  # dealt twice, and paired behind the second
     refused(inner.zip(outer))
     left, right = IterableWrapper(DEALT).map(without_q1).fork(2)
     refused((lambda dealt: dealt[0].zip(dealt[1]))(deal(left.concat(right))))
 
 
-@pytest.mark.parametrize("deal", [dealt_in_turn, dealt_by_kind, lambda dp: dp.fork(2)], ids=["turn", "kind", "fork"])
+@pytest.mark.parametrize("deal", [dealt_by_kind, lambda dp: dp.fork(2)], ids=["kind", "fork"])
 def test_L7_an_on_error_of_one_branch_does_not_end_the_stream_of_all(deal: Callable[[Any], Any]) -> None:
     one, two = deal(IterableWrapper(DEALT).map(without_q1))
     with pytest.raises(ValueError, match="bad: q1"):  # the other branch, which is not to go on without it
@@ -429,7 +418,7 @@ def test_a_classifier_that_raises_has_dealt_to_no_branch() -> None:
     assert list(one.concat(two).on_error("skip")) == ["q0", "q2", "q3", "a0", "a1", "a2", "a3"]
 
 
-@pytest.mark.parametrize("deal", [dealt_in_turn, dealt_by_kind], ids=["in turn", "by kind"])
+@pytest.mark.parametrize("deal", [dealt_by_kind], ids=["by kind"])
 def test_L2_dealt_branches_that_are_not_paired_go_on_without_it(deal: Callable[[Any], Any]) -> None:
     def build(paired: bool) -> Any:
         one, two = deal(IterableWrapper(DEALT).map(without_q1))

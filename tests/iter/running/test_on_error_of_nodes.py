@@ -1,4 +1,4 @@
-"""``on_error("skip")`` behind nodes that torchdata had: what is bad is left out, the rest comes, a resume is exact."""
+"""``on_error("skip")`` behind nodes of many kinds: what is bad is left out, the rest comes, a resume is exact."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ def opened(item: Any) -> Any:
     return str(item), io.BytesIO(b"{" if item % 3 == 0 else b"%d" % item)
 
 
-async def later(item: Any) -> Any:
-    return no_threes(item)
-
-
 def branches(source: Any) -> Any:
     low, high = source.demux(2, lambda item: no_threes(item) % 2)
     return low.mux_longest(high)
@@ -44,28 +40,11 @@ def _alike(pair: Any) -> bool:
 
 
 CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "parse_json_files": (lambda source: source.map(opened).parse_json_files(), 6),
-    "routed_decode": (lambda source: source.map(opened).routed_decode(lambda key, data: int(data)), 6),
-    "drop": (lambda source: source.map(lambda item: [item] * (item % 3)).drop(0), 6),
-    "add_index": (lambda source: source.map(lambda item: {} if item % 3 else 0).add_index(), 6),
-    "rows2columnar": (lambda source: source.map(lambda item: [{"a" if item % 3 else "b": 1}]).rows2columnar(["a"]), 6),
-    "check_hash": (lambda source: source.map(lambda item: (item, b"")).check_hash({1: "0"}), 0),
     "zip_with_map": (lambda source: source.zip_with_map(SequenceWrapper({1: 1, 2: 2}), lambda item: item % 3), 6),
     "zip_with_iter": (lambda source: source.zip_with_iter(IterableWrapper([(1, 1), (4, 4)]), int, lambda p: p[0]), 2),
     "groupby": (lambda source: source.groupby(no_threes), 6),
-    "lines_to_paragraphs": (
-        lambda source: source.map(lambda item: (item, "x")).lines_to_paragraphs(
-            lambda lines: no_threes(len(lines) + 2)
-        ),
-        0,
-    ),
-    "async_map_batches": (lambda source: source.async_map_batches(later, 1), 6),
-    "map_batches": (lambda source: source.map_batches(lambda items: [no_threes(items[0])], 1), 6),
-    "shuffled_flatmap": (lambda source: source.shuffled_flatmap(lambda item: [no_threes(item)], buffer_size=3), 6),
     "demux": (branches, 6),
     "zip": (paired, 6),
-    "load_from_zip": (lambda source: source.map(opened).load_from_zip(), 0),
-    "decompress": (lambda source: source.map(opened).decompress("tar"), 0),
 }
 
 
@@ -82,7 +61,7 @@ def test_L2_bad_items_are_left_out(name: str) -> None:
 
 def test_savers_and_openers(tmp_path: Path) -> None:
     names = ["a", "../b", "c"]
-    saved = IterableWrapper(names).map(lambda name: (name, name)).save_to_disk(root=tmp_path).on_error("skip")
+    saved = IterableWrapper(names).map(lambda name: (name, name)).save_by_fsspec(root=str(tmp_path)).on_error("skip")
     assert list(saved) == [f"{tmp_path}/a", f"{tmp_path}/c"]
     paths = [f"{tmp_path}/{name}" for name in names]
     opened = IterableWrapper(paths).open_files_by_fsspec().on_error("skip")

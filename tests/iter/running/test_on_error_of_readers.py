@@ -15,11 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from torchpipe import IterDataPipe
-from torchpipe.errors import StateError
 from torchpipe.formats.tfrecord import write_record
 from torchpipe.iter import (
     CsvReader,
-    IterableWrapper,
     JsonlReader,
     ParquetReader,
     TextLineReader,
@@ -148,31 +146,6 @@ def test_what_is_cut_off_is_left_out_with_what_is_behind_it(tmp_path: Path) -> N
     assert any("it does not go on after this" in note for note in caught.value.__notes__)
 
 
-def test_L2_a_wrong_record_of_an_open_stream_goes_alone(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        lines = [b"one", b"tw\xff", b"three", b"fo\xffr", name.encode()]
-        (tmp_path / name).write_bytes(b"\n".join(lines) + b"\n")
-    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
-
-    def build() -> Any:
-        opened = IterableWrapper(paths).open_files("b")
-        return opened.readlines(decode=True, errors="strict", return_path=False).on_error("skip")
-
-    iterator = iterate(build())
-    assert list(iterator) == ["one", "three", "a", "one", "three", "b"]
-    count, noted = left_out(iterator.state_dict())
-    assert count == 4
-    assert f"{paths[0]}, line 2 (byte 4)" in noted[0].item
-    check_node(build, epochs=[0], num_shards=1)
-
-
-def test_the_rest_of_an_open_stream_is_told_as_the_rest(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a\n" + "x" * 140_000 + "\n" + "b\n" * 9)
-    iterator = iterate(IterableWrapper([str(tmp_path / "a.csv")]).open_files("b").parse_csv().on_error("skip"))
-    assert list(iterator) == [["a"]]
-    assert "line 2 (byte 2) and what is behind it" in left_out(iterator.state_dict())[1][0].item
-
-
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_wrong_record_over_many_members_goes_alone(tmp_path: Path, ending: str) -> None:
     wrong = "".join(f"{number:x}" for number in range(150_000))  # no JSON
@@ -183,16 +156,3 @@ def test_a_wrong_record_over_many_members_goes_alone(tmp_path: Path, ending: str
     iterator = iterate(JsonlReader([tmp_path / f"a{ending}"]).on_error("skip"))
     assert list(iterator) == [1, 2, 3, 4]
     assert left_out(iterator.state_dict())[1][0].item.endswith("line 3 (byte 4)'")
-
-
-def test_a_stream_of_text_does_not_lose_a_good_row_with_a_wrong_one(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('a\nb\n"c"x\nd\ne\n')
-    opened = IterableWrapper([str(tmp_path / "a.csv")]).open_files("r").parse_csv(strict=True)
-    iterator = iterate(opened.on_error("skip"))
-    assert list(iterator) == [["a"], ["b"]]  # where the wrong one ends nobody can tell
-    assert left_out(iterator.state_dict())[1][0].item.endswith("line 3 and what is behind it'")
-    failing = iterate(opened)
-    with pytest.raises(Exception, match="expected after"):
-        list(failing)
-    with pytest.raises(StateError, match=r"a.csv is read as a stream of text, .* open_files\('rb'\)"):
-        failing.state_dict()

@@ -40,7 +40,6 @@ def twice(path: str) -> Any:
 FORMS: dict[str, Callable[[Any], Any]] = {
     "flatmap": lambda paths: paths.flatmap(tolerant),
     "interleave": lambda paths: paths.interleave(tolerant, cycle_length=2),
-    "shuffled_flatmap": lambda paths: paths.shuffled_flatmap(tolerant, buffer_size=2),
     "flatmap of iterators": lambda paths: paths.flatmap(begun),
     "flatmap of flatmap": lambda paths: paths.flatmap(nested),
     "interleave of flatmap": lambda paths: paths.interleave(nested, cycle_length=2),

@@ -79,11 +79,10 @@ def test_L2_exact_resume() -> None:
     )
 
 
-def test_columns_and_torchdatas_form() -> None:
+def test_columns() -> None:
     node = IterableWrapper([(1, 2, "a"), (3, 4, "b")])
     assert list(node.parallel_map(lambda x, y: x + y, [0, 1], -1)) == [(1, 2, "a", 3), (3, 4, "b", 7)]
     assert list(node.parallel_map(lambda x, rng: x, 0, rng=True)) == [(1, 2, "a"), (3, 4, "b")]
-    assert list(node.threadpool_map(str, 0, scheduled_tasks=3, max_workers=2)) == [("1", 2, "a"), ("3", 4, "b")]
 
 
 def test_L1_L3_in_workers_and_back() -> None:
@@ -219,7 +218,6 @@ def test_L8_forged_states_are_refused(forge: dict[str, Any]) -> None:
 
 THREADS: dict[str, Any] = {
     "parallel_map": lambda node, count: node.parallel_map(with_generator, num_threads=count, rng=True),
-    "threadpool_map": lambda node, count: node.threadpool_map(uneven, max_workers=count, scheduled_tasks=5),
 }
 
 
@@ -246,7 +244,5 @@ def test_L2_a_state_loads_under_another_number_of_threads(form: str) -> None:
 
 
 def test_the_argument_is_named_as_it_was_given() -> None:
-    with pytest.raises(ValueError, match="max_workers must be at most 1024, got 2000"):
-        IterableWrapper(range(3)).threadpool_map(str, max_workers=2000)
     with pytest.raises(ValueError, match="num_threads must be at most 1024, got 2000"):
         IterableWrapper(range(3)).parallel_map(str, num_threads=2000)

@@ -12,7 +12,7 @@ from tests.formats.test_tfrecord import EXAMPLE, WRITTEN, records
 from tests.reads import bytes_read_by
 from torchpipe.errors import StateError
 from torchpipe.formats.tfrecord import write_record
-from torchpipe.iter import FileLister, TFRecordReader
+from torchpipe.iter import PathList, TFRecordReader
 from torchpipe.map import TFRecordFile
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def test_examples_and_bytes(folder: Path) -> None:
     assert list(TFRecordReader(folder / "*", parse=False)) == texts(0, 12)
     (folder / "real").write_bytes(WRITTEN)
-    example, _ = FileLister(folder, "real").read_tfrecord()
+    example, _ = PathList(str(folder / "real")).read_tfrecord()
     assert example["label"].tolist() == EXAMPLE["label"].tolist()
     (only,) = TFRecordReader(write(folder / "one", records(WRITTEN)[:1]), {"label": ((), None)})
     assert int(only["label"]) == 3

@@ -13,7 +13,7 @@ import pytest
 
 from tests.reads import bytes_read_by
 from torchpipe.errors import StateError
-from torchpipe.iter import ArrowReader, FileLister
+from torchpipe.iter import ArrowReader, PathList
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
 from torchpipe.testing.compare import freeze
@@ -50,7 +50,7 @@ def test_rows_and_batches(folder: Path) -> None:
     rows = list(ArrowReader(folder / "*"))
     assert [row["id"] for row in rows] == list(range(20))
     assert [row["name"] for row in rows][:4] == ["n0", "n1", "n2", "n0"]
-    batches = [batch["id"].tolist() for batch in FileLister(folder).read_arrow(["id"], batch_size=3)]
+    batches = [batch["id"].tolist() for batch in PathList(str(folder / "*")).read_arrow(["id"], batch_size=3)]
     assert batches == [[0, 1, 2], [3], [4, 5, 6], [7], [8, 9, 10], [11, 12, 13], [14, 15], [16, 17, 18], [19]]
     assert [row["id"] for row in ArrowReader(folder / "*", ["id"], filter=[("name", "==", "n2")])][:3] == [2, 5, 8]
 

@@ -20,7 +20,7 @@ import torch
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.iter import HuggingFaceHubReader, HuggingFaceReader
+from torchpipe.iter import HuggingFaceReader
 from torchpipe.iter.tables import hugging_face_reader
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
@@ -288,19 +288,6 @@ def test_what_is_no_dataset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match="pip install datasets$"):
         HuggingFaceReader(dataset)
-
-
-def test_datasets_are_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pa.table({"id": range(9)}), tmp_path / "0.parquet")
-    options = {"data_files": str(tmp_path / "*.parquet"), "cache_dir": str(tmp_path / "cache")}
-    reader = HuggingFaceHubReader("parquet", split="train", **options)
-    assert [row["id"] for row in reader] == list(range(9))
-    assert reader.streams  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="choose of 'train'"):
-        HuggingFaceHubReader("parquet", **options)
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match="pip install datasets$"):
-        HuggingFaceHubReader("parquet")
 
 
 def test_a_stream_is_read_in_another_thread_than_it_was_made_in() -> None:

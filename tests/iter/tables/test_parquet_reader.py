@@ -20,7 +20,7 @@ from reading_services import MultiProcessingReadingService
 from tests.reads import bytes_read_by
 from torchpipe import DataLoader2
 from torchpipe.errors import StateError
-from torchpipe.iter import FileLister, IterableWrapper, ParquetReader, RowGroupLister
+from torchpipe.iter import IterableWrapper, ParquetReader, PathList, RowGroupLister
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import check_node
@@ -55,7 +55,7 @@ def ids(batches: Any) -> list[list[int]]:
 def test_rows_are_dicts(folder: Path) -> None:
     rows = list(ParquetReader(folder / "*"))
     assert rows == table(0, 20).to_pylist()
-    assert list(FileLister(folder).read_parquet(["name", "id"])) == [
+    assert list(PathList(str(folder / "*")).read_parquet(["name", "id"])) == [
         {"name": f"n{row}", "id": row} for row in range(20)
     ]
     assert len(ParquetReader(folder / "*")) == 20
@@ -81,11 +81,11 @@ def test_L2_exact_resume(folder: Path, batch_size: int | None, filter: Any) -> N
 
 
 def test_L2_exact_resume_by_row_groups(folder: Path) -> None:
-    check_node(lambda: FileLister(folder).list_row_groups().shuffle().sharding_filter().read_parquet())
+    check_node(lambda: PathList(str(folder / "*")).list_row_groups().shuffle().sharding_filter().read_parquet())
     pairs = [(str(folder / "2.parquet"), 0), (str(folder / "2.parquet"), 1)]
     assert list(RowGroupLister(folder / "2.parquet")) == pairs
     check_node(lambda: RowGroupLister(folder / "*").shuffle().sharding_filter(), epochs=[0], num_shards=2)
-    assert len(RowGroupLister(folder / "*")) == len(list(FileLister(folder).list_row_groups()))
+    assert len(RowGroupLister(folder / "*")) == len(list(PathList(str(folder / "*")).list_row_groups()))
 
 
 def test_L1_a_shard_has_every_nth_row_or_batch(folder: Path) -> None:
@@ -210,7 +210,7 @@ def test_filters_are_expressions_or_lists(folder: Path) -> None:
     with pytest.raises(TypeError, match="knows its length if"):
         len(ParquetReader(folder / "*", filter=[("id", ">", 3)]))
     with pytest.raises(TypeError, match="knows its length if"):
-        len(FileLister(folder).read_parquet())
+        len(PathList(str(folder / "*")).filter(bool).read_parquet())
 
 
 def test_L7_what_is_wrong_with_a_file_names_it(folder: Path) -> None:

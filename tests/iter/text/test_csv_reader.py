@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchpipe.errors import StateError
-from torchpipe.iter import CsvReader, FileLister
+from torchpipe.iter import CsvReader, PathList
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
 
@@ -32,7 +32,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_rows_are_dicts_by_the_header(folder: Path) -> None:
     assert list(CsvReader(folder / "*")) == ROWS
-    assert list(FileLister(folder).read_csv(["text", "id"])) == [{"text": row["text"], "id": row["id"]} for row in ROWS]
+    assert list(PathList(str(folder / "*")).read_csv(["text", "id"])) == [
+        {"text": row["text"], "id": row["id"]} for row in ROWS
+    ]
     assert list(CsvReader(folder / "1.csv.gz", header=False)) == [["id", "text", "n, o"], ["3", "c", "z"]]
     (folder / "2.tsv").write_text("a\tb\n1\t2\n")
     assert list(CsvReader(folder / "2.tsv", delimiter="\t")) == [{"a": "1", "b": "2"}]

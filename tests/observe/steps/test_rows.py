@@ -62,7 +62,7 @@ BY_NUMBER = {
     "parallel_map": lambda graph, n: graph.parallel_map(dict, num_threads=n),
     "prefetch": lambda graph, n: graph.prefetch(n),
     "skip": lambda graph, n: graph.skip(n),
-    "header": lambda graph, n: graph.header(10 * n),
+    "take": lambda graph, n: graph.take(10 * n),
     "retry": lambda graph, n: graph.retry(n),
     "cycle": lambda graph, n: graph.cycle(min(n, 2)),
     "concat": lambda graph, n: graph.concat(source("plain", 100)),

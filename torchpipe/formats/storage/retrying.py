@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
-from torchpipe.compat.fsspec_private import range_fetcher
 from torchpipe.node.retries import try_again
 
 __all__ = ["DEFAULT_RETRIES", "RemoteFile", "ReopenedFile", "attempt", "can_seek_back", "is_transient"]
@@ -79,6 +78,20 @@ def can_seek_back(file: Any) -> bool:
     return seekable is not None and bool(seekable()) and getattr(file, "r", None) is None
 
 
+def _range_fetcher(file: Any) -> Callable[[int, int], bytes] | None:
+    """A function that gives the bytes of ``file`` from one to before another, thread-safe; None if it has none.
+
+    It is what fsspec gives each of its caches: one request, which leaves the file's own position alone, and asks for
+    the version that was opened (s3fs: ``If-Match``). ``cat_file`` asks for the newest version, and ``read`` cannot be
+    called from several threads at once. Only files of asynchronous file systems are read so (S3, Google's, Azure's, the
+    web): these are made for many requests at once.
+    """
+    streams = getattr(file, "r", None) is not None or type(getattr(file, "size", None)) is not int
+    if streams or not getattr(getattr(file, "fs", None), "async_impl", False):
+        return None
+    return getattr(getattr(file, "cache", None), "fetcher", None)
+
+
 class RemoteFile(io.RawIOBase):
     """A file for reading that has a position of its own: no request is made to go to another one.
 
@@ -137,14 +150,14 @@ class ReopenedFile(RemoteFile):
     @property
     def has_ranges(self) -> bool:
         """True if :meth:`fetch` reads it."""
-        return self.size is not None and range_fetcher(self._file) is not None
+        return self.size is not None and _range_fetcher(self._file) is not None
 
     def fetch(self, start: int, stop: int) -> bytes:
         """The bytes from ``start`` to before ``stop``, in one request. Thread-safe. Raises: as reading."""
 
         def ask() -> bytes:
             with self._opening:
-                fetcher = range_fetcher(self._opened())
+                fetcher = _range_fetcher(self._opened())
             assert fetcher is not None
             data = self._of_this_file(lambda: fetcher(start, stop))
             if len(data) != stop - start:

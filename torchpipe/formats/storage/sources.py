@@ -61,8 +61,9 @@ class RemoteSource:
         in_sequence = self._open_in_sequence if self._of_web else None
         file = ReopenedFile(self.url, self._open_at, self._retries, in_sequence)
         rest = self._open_options
-        # Who chooses how fsspec reads ahead has that
-        chosen = rest.get("cache_type", "none") != "none" or rest.keys() & {"block_size", "cache_options"}
+        # Who chooses how fsspec reads ahead, or by a chain where it keeps what it reads, has that
+        chosen = "::" in self.url or rest.keys() & {"block_size", "cache_options"}
+        chosen = chosen or rest.get("cache_type", "none") != "none"
         off = not self.reading.ahead_bytes and self.reading.cache is None
         if chosen or off or not file.has_ranges:
             return file

@@ -149,7 +149,6 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument(
         "target", nargs="?", metavar="FILE.py:FUNCTION", help="a loader, or what makes one: does it take the state?"
     )
-    show.add_argument("--full", action="store_true", help="all that is in it, not one screen")
     show.set_defaults(run=_show)
     diff = of_state.add_parser("diff", parents=[common], help="what differs between two; exit code 1 if anything does")
     diff.add_argument("first")
@@ -350,7 +349,7 @@ def _show(options: argparse.Namespace) -> tuple[int, Any]:
         return code, found if options.target is None else {"states": found, "refused": refused}
     lines = []
     for where, state in states.items():
-        lines.append(shown(where, state, full=options.full))
+        lines.append(shown(where, state))
         if options.target is not None:
             text = refused[where] or f"loads into {options.target}"
             lines[-1] += "".join(f"\n  {line}" for line in text.splitlines())

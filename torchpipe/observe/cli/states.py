@@ -18,7 +18,6 @@ import torch
 from torchpipe.errors import StateError
 from torchpipe.observe.cli.dcp_folder import read_folder
 from torchpipe.state import Cursor, decode, from_text, inspect
-from torchpipe.state.summary import summary
 
 __all__ = ["State", "as_data", "differences", "read_states", "shown"]
 
@@ -92,10 +91,9 @@ def _in_snapshot(data: bytes, where: str, depth: int) -> Iterator[tuple[str, Sta
     yield where, data if whole is None else whole
 
 
-def shown(where: str, state: State, *, full: bool = False) -> str:
-    """``state`` as text: on one screen, or ``full``."""
-    text = inspect(state) if full else summary(state)
-    return f"{where}\n" + "\n".join(f"  {line}" for line in text.splitlines())
+def shown(where: str, state: State) -> str:
+    """``state`` as text."""
+    return f"{where}\n" + "\n".join(f"  {line}" for line in inspect(state).splitlines())
 
 
 def as_data(state: State) -> Any:

@@ -13,7 +13,7 @@ from torchpipe.iter import Mixer
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.traits import DataPipe, traits_of, walk
-from torchpipe.state.summary import states_in_shards
+from torchpipe.state.by_node import found_in
 
 __all__ = ["Mixture", "SourceCount", "mixtures_of"]
 
@@ -50,7 +50,7 @@ def mixtures_of(graph: DataPipe, service: ReadingServiceInterface, position: Loa
     if position.position is not None:
         identity: dict[str, Any] = position.identity
         start = EpochStart(**identity, delivered=position.delivered, state=position.position)
-        states = states_in_shards(service.exact_position(start, may_replay=True), describe_graph(graph))
+        states = found_in(service.exact_position(start, may_replay=True), describe_graph(graph)).states
         if position.delivered and not all(number in states for number, _ in mixers):
             raise StateError(
                 "where mix() stands cannot be told here: branches of one pass meet in the graph, or a part of it has "

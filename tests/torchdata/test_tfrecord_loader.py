@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.formats.test_tfrecord import EXAMPLE, WRITTEN
-from tests.iter.parsing.test_line_reader import Pipe
+from tests.torchdata.test_line_reader import Pipe
 from torchpipe.formats.tfrecord import write_record
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import CountingSource, check_node

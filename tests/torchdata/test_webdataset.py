@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchpipe.errors import StateError
+from torchpipe.errors import GraphError, StateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
@@ -90,3 +90,12 @@ def test_two_files_of_one_ending_and_wrong_items_are_refused() -> None:
     for item in items:
         with pytest.raises(TypeError, match="webdataset needs"):
             list(IterableWrapper([item]).webdataset())
+
+
+@pytest.mark.parametrize("between", ["sharding_filter", "sharding_round_robin_dispatch", "shuffle"])
+@pytest.mark.parametrize("loader", ["load_from_tar", "load_from_zip"])
+def test_the_files_of_a_sample_are_not_parted(between: str, loader: str) -> None:
+    members = getattr(IterableWrapper(["a.tar"]).shuffle().sharding_filter().open_files("b"), loader)()
+    members.map(str, input_col=0).webdataset()
+    with pytest.raises(GraphError, match="stands between"):
+        getattr(members.map(str, input_col=0), between)().webdataset()

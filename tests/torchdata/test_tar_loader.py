@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.formats.test_tar import linked, tar_of
 from torchpipe.errors import StateError
 from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.node.datapipe import iterate
@@ -249,3 +250,29 @@ def test_L8_a_forged_place_is_refused(archives: list[str]) -> None:
         with pytest.raises(StateError):
             next(resumed)
     iterator.close()
+
+
+def test_links_are_the_files_that_they_name(tmp_path: Path) -> None:
+    members: Any = [("0.txt", tarfile.REGTYPE, b"zero")]
+    members += [(f"{n}.txt", tarfile.LNKTYPE, "0.txt") for n in range(1, 7)]
+    path = linked(tmp_path / "links.tar", tarfile.GNU_FORMAT, members)
+    streams = IterableWrapper([str(path)]).open_files("b").load_from_tar().map(lambda pair: pair[1].read())
+    assert list(streams) == [b"zero"] * 7
+
+
+def test_a_link_to_nothing_is_an_error_of_its_own_file_alone(tmp_path: Path) -> None:
+    members: Any = [
+        ("a.txt", tarfile.REGTYPE, b"a"),
+        ("b.txt", tarfile.SYMTYPE, "nothing.txt"),
+        ("c.txt", tarfile.SYMTYPE, "b.txt"),
+        ("d.txt", tarfile.LNKTYPE, "a.txt"),
+    ]
+    path = str(linked(tmp_path / "links.tar", tarfile.GNU_FORMAT, members))
+    streams = IterableWrapper([path]).open_files("b").load_from_tar().on_error("skip", budget=3)
+    assert [(name[-5:], stream.read()) for name, stream in streams] == [("a.txt", b"a"), ("d.txt", b"a")]
+
+
+def test_names_with_dots_are_errors_of_samples(tmp_path: Path) -> None:
+    dots = tar_of(tmp_path / "dots.tar", [f"clip_v1.0_{n}.txt" for n in range(80)])
+    with pytest.raises(ValueError, match="clip_v1' has more than 60 files, .*the only dot stands before"):
+        list(IterableWrapper([dots]).open_files("b").load_from_tar().webdataset())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.formats import test_paths
+from tests.graph.test_content_digest import Unseen, content
+from tests.graph.test_fingerprint import source
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.node.datapipe import iterate
-from torchpipe.node.fingerprint import fingerprint
+from torchpipe.node.fingerprint import describe_graph, fingerprint
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node
 
@@ -137,3 +141,48 @@ def test_len_is_what_was_said(root: Path) -> None:
 def test_wrong_items_are_errors() -> None:
     with pytest.raises(TypeError, match="folders as paths, got 3"):
         list(IterableWrapper([3]).list_files())
+
+
+def test_where_files_lie_does_not_count_but_which_are_listed_does(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    listed = fingerprint(FileLister(str(here), "*.png").sharding_filter())
+    assert fingerprint(FileLister(str(there), "*.png").sharding_filter()) == listed
+    assert fingerprint(FileLister(str(there), "*.jpg").sharding_filter()) != listed
+    assert fingerprint(FileLister(str(there), "*.png", recursive=True).sharding_filter()) != listed
+
+
+def test_a_node_that_yields_the_folders_is_an_input_like_any_other(tmp_path: Path) -> None:
+    folders = source([str(tmp_path)])
+    given, computed = FileLister(str(tmp_path)), FileLister(folders)
+    assert fingerprint(computed) != fingerprint(given)
+    assert fingerprint(FileLister(folders.map(str))) != fingerprint(computed)
+    assert describe_graph(computed).endswith(" <- 0")
+
+
+def test_the_files_of_folders_that_a_node_names_cannot_be_seen() -> None:
+    node = FileLister(IterableWrapper(["."]))
+    with pytest.raises(Unseen, match=r"files of FileLister .*folders that IterableWrapper names"):
+        content(node)
+    assert content(node, lenient=True) == content(node, lenient=True)
+
+
+def test_files_count_by_path_size_and_time(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1\n2\n")
+    listed = content(FileLister(str(tmp_path), "*.txt").open_files())
+    assert content(FileLister(str(tmp_path), "*.txt").open_files()) == listed
+    os.utime(tmp_path / "a.txt", ns=(1, 1))
+    assert content(FileLister(str(tmp_path), "*.txt").open_files()) != listed
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("change", "now"), test_paths.CHANGES)
+def test_a_resume_over_other_files_is_refused_and_names_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, now: str
+) -> None:
+    monkeypatch.setitem(
+        test_paths.LISTINGS, "FileLister", lambda folder: FileLister(str(folder), "*.txt", recursive=True)
+    )
+    folder = inspect.unwrap(test_paths.folder)(tmp_path)
+    test_paths.test_a_resume_over_other_files_is_refused_and_names_both_sides(folder, "FileLister", change, now)
