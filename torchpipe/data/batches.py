@@ -111,7 +111,7 @@ class LocalFailure(Failure):
 class LocalBatches(Batches):
     """Each batch is made when it is asked for. ``epoch`` None: the process's global random states are used.
 
-    ``sheet``: where it is noted what the steps take, if that is wanted.
+    ``measures``: it is noted what the steps take.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class LocalBatches(Batches):
         position: dict[str, Any] | None = None,
         *,
         steps: Steps,
-        sheet: NodeSheet | None = None,
+        measures: bool = False,
     ) -> None:
         self._number = order.number
         self.clock = Clock()
-        self._steps, self._sheet = steps, sheet
+        self._steps, self._sheet = steps, NodeSheet.local(2) if measures else None
         self._order = order
-        self._fetch = fetch if sheet is None else TimedFetch(fetch, sheet)
+        self._fetch = fetch if self._sheet is None else TimedFetch(fetch, self._sheet)
         self._collate = collating_in(fetch.collate_fn, None)
         self._epoch = epoch
         self._random = BatchRandom()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +20,9 @@ from torchpipe.execution.node_figures import Made, with_figures
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.loader.looks import Looks
-from torchpipe.loader.observing import Observed, as_stats
+from torchpipe.loader.observing import LoaderFigures, Observed
 from torchpipe.node.traits import callable_name
-from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
+from torchpipe.stats import NodeStats, ProcessStats, QueueStats
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, Times, TimeSheet
 
 if TYPE_CHECKING:
@@ -45,22 +44,21 @@ class Observable(Looks):
     _ranks: RankGroup | None
     _observed: tuple[Observed, ServiceFigures] | None = None  # of the epoch that has ended last
 
-    def stats(self) -> LoaderStats:
-        """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
-
-        ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
-        time, also before the first batch and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
-        """
+    def _figures(self) -> LoaderFigures:
         live = self._live
         observed, figures = (self._observed or (None, _planned(self))) if live is None else live.observe()
         try:
             total = len(self)  # type: ignore[arg-type]
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             total = None
-        ranks = 1 if self._ranks is None else self._ranks.world_size
-        stats = as_stats(observed, figures, total, max(1, self.num_workers), ranks)
-        windows = self._windows
-        return stats if windows is None else replace(stats, balance=windows.stats())
+        return LoaderFigures(
+            observed=observed,
+            figures=figures,
+            total=total,
+            shards=max(1, self.num_workers),
+            ranks=1 if self._ranks is None else self._ranks.world_size,
+            balance=None if self._windows is None else self._windows.stats(),
+        )
 
 
 def _planned(loader: Any) -> ServiceFigures:

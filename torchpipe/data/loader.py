@@ -46,7 +46,7 @@ from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
-from torchpipe.loader.looks import watched
+from torchpipe.loader.looks import measures, watched
 from torchpipe.loader.untraced import untraced
 from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.describe import describe_bound
@@ -56,8 +56,6 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring
 from torchpipe.state import Cursor, as_text
-from torchpipe.stats.node_sheet import NodeSheet
-from torchpipe.stats.tracing import measures_by_default
 
 __all__ = ["DataLoader"]
 
@@ -219,7 +217,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
         self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
-        self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
+        self.measuring = measures(measure)  # from the next epoch on
         self._pid = os.getpid()
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins
@@ -416,9 +414,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if self.num_workers == 0 or not makes:
             if position is not None and "dataset" in position:
                 load_into(fetch.dataset, position["dataset"])
-            sheet = NodeSheet.local(2) if self.measuring else None
             seeded = epoch if self.worker_seeding == "batch" else None
-            return order, LocalBatches(order, fetch, seeded, position, steps=Steps(self), sheet=sheet)
+            return order, LocalBatches(order, fetch, seeded, position, steps=Steps(self), measures=self.measuring)
         engine: Any = threads if self.worker_method == "thread" else processes
         return order, engine.begin_assigned(self, order, fetch, epoch, position)
 

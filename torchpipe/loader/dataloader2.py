@@ -24,7 +24,8 @@ from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
-from torchpipe.loader.looks import Looks, watched
+from torchpipe.loader.looks import Looks, measures, watched
+from torchpipe.loader.observing import LoaderFigures
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, RankLayout, state_of_all
@@ -33,8 +34,6 @@ from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed
 from torchpipe.rings import from_ring
-from torchpipe.stats import LoaderStats
-from torchpipe.stats.tracing import measures_by_default
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 
@@ -86,7 +85,7 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
             taken.let_go()
             raise
         self._run = Run(graph, service)
-        self.measuring = measures_by_default() if measure is None else measure
+        self.measuring = measures(measure)
         self._run.common = self._check_shards()
         self._epochs: Epochs[LoaderState] = Epochs()
         self._pass: Pass | None = None  # of the last iter(), until it is closed
@@ -254,16 +253,11 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
     def measuring(self, value: bool) -> None:
         self.reading_service.measuring = value
 
-    def stats(self) -> LoaderStats:
-        """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
-
-        ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
-        time, also before the first item and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
-        """
+    def _figures(self) -> LoaderFigures:
         self._check_process()
         if self._pass is not None:
             self._run.observed = self._pass.observe()
-        return self._run.stats()
+        return self._run._figures()
 
     @untraced
     def state_dict(self, states: States | None = None, *, exact: bool = False) -> dict[str, Any]:

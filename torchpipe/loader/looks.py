@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from torchpipe.loader.observing import HasFigures
 from torchpipe.rings import from_ring
-from torchpipe.stats import LoaderStats
+from torchpipe.stats.tracing import measures_by_default
 
-__all__ = ["AskedSteps", "GraphFormat", "Looks", "watched"]
+__all__ = ["AskedSteps", "GraphFormat", "Looks", "measures", "watched"]
 
 T = TypeVar("T")
 
@@ -27,14 +28,10 @@ AskedSteps: TypeAlias = int | Iterable[int] | None
 _last_looks: weakref.WeakKeyDictionary[Looks, list[tuple[int, Any]]] = weakref.WeakKeyDictionary()
 
 
-class Looks:
+class Looks(HasFigures):
     """Mixed into the loaders. All of it asks no process and changes nothing in the stream."""
 
     measuring: bool
-
-    def stats(self) -> LoaderStats:
-        """What the loader is doing."""
-        raise NotImplementedError
 
     def look_last(self, look: weakref.WeakMethod[Callable[[], object]]) -> None:
         """Call ``look``, as long as it is there, at each ``iter()``, when the figures are those of the epoch before."""
@@ -135,6 +132,11 @@ class Looks:
         ``state_dict``).
         """
         return from_ring("torchpipe.observe.steps.asking:item_at")(self, step, epoch)
+
+
+def measures(measure: bool | None) -> bool:
+    """A loader's argument; None: as the environment says."""
+    return measures_by_default() if measure is None else measure
 
 
 def watched(loader: Any, iterator: T) -> T:

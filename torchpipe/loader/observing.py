@@ -20,6 +20,7 @@ from torchpipe.machine.memory import resident_bytes
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
 from torchpipe.stats import (
+    BalanceStats,
     ConsumerStats,
     Event,
     LoaderStats,
@@ -32,7 +33,7 @@ from torchpipe.stats import (
 )
 from torchpipe.stats.model import rebuilt_s
 
-__all__ = ["Observed", "as_stats", "left_over_of", "merges_of", "stages_of"]
+__all__ = ["HasFigures", "LoaderFigures", "Observed", "left_over_of", "merges_of", "stages_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +110,37 @@ def _parts(stream: NodeIterator[Any]) -> list[NodeIterator[Any]]:
     return parts
 
 
-def as_stats(
-    observed: Observed | None, figures: ServiceFigures, total: int | None, shards: int, ranks: int = 1
-) -> LoaderStats:
+@dataclass(frozen=True, kw_only=True)
+class LoaderFigures:
+    """What a loader knows of an epoch. ``observed``: None before the first one."""
+
+    observed: Observed | None
+    figures: ServiceFigures
+    total: int | None
+    shards: int
+    ranks: int = 1
+    state_bytes: int | None = None
+    balance: BalanceStats | None = None
+
+
+class HasFigures:
+    """A loader, or what knows its epochs."""
+
+    def stats(self) -> LoaderStats:
+        """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
+
+        ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
+        time, also before the first item and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
+        """
+        return _as_stats(self._figures())
+
+    def _figures(self) -> LoaderFigures:
+        raise NotImplementedError
+
+
+def _as_stats(found: LoaderFigures) -> LoaderStats:
     """The whole tree."""
+    observed, figures = found.observed, found.figures
     if observed is None:
         observed = Observed(
             epoch=0, delivered=0, state="new", began_at=0.0, cpu_s=0.0, busy_s=0.0, span_s=0.0,
@@ -127,18 +155,20 @@ def as_stats(
         measured=any(node.self_s is not None for node in figures.nodes),
         epoch=observed.epoch,
         delivered=observed.delivered,
-        total=total,
+        total=found.total,
         began_at=observed.began_at or None,
         workers=figures.workers,
-        shards=shards,
+        shards=found.shards,
         method=figures.method,
         cores=available_cores(),
         others=_others(observed, figures),
-        ranks=ranks,
+        ranks=found.ranks,
         dispatcher=figures.dispatcher,
         restarts=figures.restarts,
         longest_dispatch_buffer=figures.longest_dispatch_buffer,
+        state_bytes=found.state_bytes,
         left_over=0 if left is None else left.items,
+        balance=found.balance,
         consumer=observed.consumer,
         merges=observed.merges,
         stages=stages,

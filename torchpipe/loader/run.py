@@ -12,7 +12,7 @@ from typing import Any
 from torchpipe.errors import UnevenWarning
 from torchpipe.execution.epoch import Epoch, EpochStart, LeftOver
 from torchpipe.execution.interface import ReadingServiceInterface
-from torchpipe.loader.observing import Observed, as_stats
+from torchpipe.loader.observing import HasFigures, LoaderFigures, Observed
 from torchpipe.loader.single_consumer import Hold
 from torchpipe.loader.state import LoaderState
 from torchpipe.loader.state_size import StateSizes
@@ -24,12 +24,11 @@ from torchpipe.node.traits import DataPipe, walk
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
-from torchpipe.stats import LoaderStats
 
 __all__ = ["Run"]
 
 
-class Run:
+class Run(HasFigures):
     """One graph, run by one service, epoch after epoch."""
 
     def __init__(self, graph: DataPipe, service: ReadingServiceInterface) -> None:
@@ -134,11 +133,16 @@ class Run:
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             return None
 
-    def stats(self) -> LoaderStats:
-        """What is known of the epoch that was observed last."""
-        service = self.service
-        stats = as_stats(self.observed, service.figures(), self.total(), self.num_shards, service.world_size)
-        return replace(stats, state_bytes=self._sizes.last_bytes)
+    def _figures(self) -> LoaderFigures:
+        """Of the epoch that was observed last."""
+        return LoaderFigures(
+            observed=self.observed,
+            figures=self.service.figures(),
+            total=self.total(),
+            shards=self.num_shards,
+            ranks=self.service.world_size,
+            state_bytes=self._sizes.last_bytes,
+        )
 
     def tell_left_over(self, left: LeftOver | None) -> None:
         """What the end of an epoch has left out, of which rank 0 warns once; all have it in their ``stats()``."""

@@ -11,7 +11,7 @@ Loaders offer it as methods of one line (``torchpipe/loader/looks.py``). Besides
 - of an iterator ``figures_handle``: what knows the figures without keeping it alive;
 - of a reading service ``local_iteration(start, substitutes_of)``: a copy of the graph, run in this process from a
   state or the start of an epoch, in which other iterators may stand for nodes; and ``exact_position(start,
-  may_replay=True)``;
+  may_replay=True)``; of the one in process also how many items it makes at a time, ``_local_chunk``;
 - of ``DataLoader`` its ``_samplers``, ``_coming_order(samplers)``, ``_epochs.coming``, ``_plain_dataset()`` and
   ``_must_make``; of the ranks of its batches ``torchpipe.data.ranks.batches.order_at``.
 """
