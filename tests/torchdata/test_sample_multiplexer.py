@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 from hypothesis import given
 from torch.utils.data import DataLoader
 
