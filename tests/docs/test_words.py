@@ -29,12 +29,12 @@ _ROOMS = (
 )
 # words with a private or a second meaning: "position", "worker", "shard", "skip" and "pending" say it plainly
 _RETIRED = (
-    *("place", "places", "standing", "ring", "lag", "premise", "premises", "owed", "apart", "leaves", "told", "said"),
+    *("place", "places", "standing", "lag", "premise", "premises", "owed", "apart", "leaves", "told", "said"),
     *("known", "adopt", "dealt", "noted", "accounts", "lane", "lanes", "careful", "suspect", "whole"),
 )
 # the same for names that only we read: those of files, and of what modules and classes define
 _RETIRED_INSIDE = (
-    *("place", "places", "standing", "ring", "lag", "premise", "premises", "owed", "apart", "alone", "leaves", "told"),
+    *("place", "places", "standing", "lag", "premise", "premises", "owed", "apart", "alone", "leaves", "told"),
     *("said", "known", "adopt", "adopted", "dealt", "noted", "accounts"),
 )
 _PLAIN_ENGLISH = ("in_place", "alone_per_s")  # "changed in place"; a key of profile()'s data

@@ -20,7 +20,7 @@ from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats import Budget
 
-__all__ = ["Dealing", "DealtWorkers", "WorkerEngine", "WorkerMethod"]
+__all__ = ["Dealing", "DatasetWorkers", "WorkerEngine", "WorkerMethod"]
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ class Dealing(Protocol):
     def processes(self) -> list[Any]: ...
 
 
-class DealtWorkers(Dealing, Protocol):
+class DatasetWorkers(Dealing, Protocol):
     """Those that have a graph, whose one source reads what is dealt, and that one epoch after another begins."""
 
     @property
@@ -100,7 +100,7 @@ class WorkerEngine(Protocol):
         policy: Callable[[], SnapshotPolicy],
         steps: int,
         budget: Budget | None,
-    ) -> DealtWorkers:
+    ) -> DatasetWorkers:
         """Workers over ``graph``, a node without inputs, of which ``steps`` note for themselves what they take.
 
         ``window``: messages of each that may wait. Raises: NotSerializableError, naming the attribute that cannot be
