@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torchpipe.execution.interface import ReadingServiceInterface
+from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import Chunk, InitFn
@@ -79,7 +80,7 @@ class DealtWorkers(Dealing, Protocol):
 
 
 class WorkerEngine(Protocol):
-    """Who runs workers. ``max_restarts``: how many may be replaced; None: any number."""
+    """Who runs workers."""
 
     def processes(self, context: Any, *, on_device: bool) -> WorkerMethod:
         """The method of processes that ``context``, or a start method of that name, starts. None: the platform's, or
@@ -94,17 +95,15 @@ class WorkerEngine(Protocol):
         /,
         *,
         init_fn: InitFn | None,
-        window: int,
-        max_deaths: int,
-        max_restarts: int | None,
+        limits: WorkerLimits,
         policy: Callable[[], SnapshotPolicy],
         steps: int,
         budget: Budget | None,
     ) -> DealtWorkers:
         """Workers over ``graph``, a node without inputs, of which ``steps`` note for themselves what they take.
 
-        ``window``: messages of each that may wait. Raises: NotSerializableError, naming the attribute that cannot be
-        sent to them; what ``method`` has to say where it cannot start any.
+        Raises: NotSerializableError, naming the attribute that cannot be sent to them; what ``method`` has to say where
+        it cannot start any.
         """
 
     def streaming(
@@ -115,9 +114,7 @@ class WorkerEngine(Protocol):
         *,
         num_shards: int,
         init_fn: InitFn,
-        window: int,
-        max_deaths: int,
-        max_restarts: int | None,
+        limits: WorkerLimits,
         wait_s: float | None,
         autotune: bool | Budget,
     ) -> ReadingServiceInterface:
