@@ -21,7 +21,7 @@ from torchpipe.state import SnapshotPolicy
 from torchpipe.stats import Budget
 from torchpipe.stats.service import ServiceFigures
 
-__all__ = ["Dealing", "DealtWorkers", "WorkerEngine", "WorkerMethod"]
+__all__ = ["AssignedWorkers", "Dealing", "WorkerEngine", "WorkerMethod"]
 
 
 @runtime_checkable
@@ -58,7 +58,7 @@ class Dealing(Protocol):
     def processes(self) -> list[Any]: ...
 
 
-class DealtWorkers(Dealing, Protocol):
+class AssignedWorkers(Dealing, Protocol):
     """Those that have a graph, whose one source reads what is dealt, and that one epoch after another begins."""
 
     @property
@@ -99,7 +99,7 @@ class WorkerEngine(Protocol):
         policy: Callable[[], SnapshotPolicy],
         steps: int,
         budget: Budget | None,
-    ) -> DealtWorkers:
+    ) -> AssignedWorkers:
         """Workers over ``graph``, a node without inputs, of which ``steps`` note for themselves what they take.
 
         Raises: NotSerializableError, naming the attribute that cannot be sent to them; what ``method`` has to say where
