@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reading_services.engine.ledger import LaneEntries
-from reading_services.engine.options import WorkerLimits
 from reading_services.engine.policies import policies
 from reading_services.engine.supervisor import Supervisor
 from reading_services.engine.workers import Section, Workplace
@@ -21,7 +20,7 @@ from reading_services.images import image_of
 from reading_services.processes.start_method import default_start_method, start_method
 from reading_services.processes.workplace import Processes
 from torchpipe.data.workers import WorkerEngine
-from torchpipe.device import DeviceOptions
+from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import InitFn
@@ -31,18 +30,6 @@ from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import dumps
 
 __all__ = ["DealingWorkers", "Engine", "TimedReadingService"]
-
-_NO_LIMIT = 1 << 62  # bytes: torch's ``prefetch_factor`` counts batches, whatever their size
-
-
-def _limits(window: int, max_deaths: int, max_restarts: int | None) -> WorkerLimits:
-    return WorkerLimits(
-        window=window,
-        window_bytes=_NO_LIMIT,
-        max_deaths=max_deaths,
-        max_restarts=max_restarts,
-        torch_wording=True,
-    )
 
 
 class DealingWorkers(Supervisor):
@@ -60,9 +47,7 @@ class DealingWorkers(Supervisor):
         place: Workplace,
         *,
         init_fn: InitFn | None,
-        window: int,
-        max_deaths: int,
-        max_restarts: int | None,
+        limits: WorkerLimits,
         policy: Callable[[], SnapshotPolicy],
         steps: int,
         budget: Budget | None,
@@ -81,12 +66,7 @@ class DealingWorkers(Supervisor):
             policy=policy,
         )
         pool = place.open_pool(Section(self._image, dict.fromkeys(range(steps), node_name(graph))))
-        super().__init__(
-            pool,
-            num_workers,
-            _limits(window, max_deaths, max_restarts),
-            policies(budget, num_workers, balance=place.balances),
-        )
+        super().__init__(pool, num_workers, limits, policies(budget, num_workers, balance=place.balances))
 
     @property
     def processes(self) -> list[Any]:
@@ -142,9 +122,7 @@ class TimedReadingService(HostedReadingService):
         *,
         num_shards: int,
         init_fn: InitFn,
-        window: int,
-        max_deaths: int,
-        max_restarts: int | None,
+        limits: WorkerLimits,
         wait_s: float | None,
         autotune: bool | Budget,
     ) -> None:
@@ -155,11 +133,8 @@ class TimedReadingService(HostedReadingService):
             init_fn,
             None,
             SnapshotPolicy,
-            limits=_limits(window, max_deaths, max_restarts),
+            limits=limits,
             main_prefetch_cnt=0,
-            device=None,
-            device_options=DeviceOptions(),
-            timeout=None,
             autotune=autotune,
         )
         self._wait_s = wait_s

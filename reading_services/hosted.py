@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reading_services.engine.options import WorkerLimits
 from reading_services.engine.workers import Section, WorkerPool, Workplace
 from reading_services.images import image_of
 from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.exact import cursor_from, item_before
+from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
@@ -80,9 +80,9 @@ class HostedReadingService(ShardedReadingService):
         *,
         limits: WorkerLimits,
         main_prefetch_cnt: int,
-        device: Any,
-        device_options: DeviceOptions,
-        timeout: float | None,
+        device: Any = None,
+        device_options: DeviceOptions | None = None,
+        timeout: float | None = None,
         autotune: bool | Budget,
     ) -> None:
         super().__init__(num_shards, init_fn, reset_fn, policy)
@@ -99,8 +99,8 @@ class HostedReadingService(ShardedReadingService):
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be 0 seconds or more (0: no limit) or None, got {timeout!r}")
         self._limits, self._silent_s = limits, timeout or None
-        self._device_options = device_options
-        self._device = None if device is None else resolve(device, device_options)
+        self._device_options = device_options or DeviceOptions()
+        self._device = None if device is None else resolve(device, self._device_options)
         self._workplace = workplace
         self._images: tuple[Any, Any] | None = None  # what the workers of shards, and the dispatcher, are sent
         self._workers: Supervisor | None = None

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from reading_services.engine.ledger import LaneEntries, ShardLedger
 from reading_services.engine.messages import Deal, StartDispatch, StartEpoch
-from reading_services.engine.options import WorkerLimits
 from reading_services.engine.workers import DISPATCHER, Arrival, End
 from torchpipe.execution.dispatch import dispatch_start
+from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.node.failures.remote_error import dump_error

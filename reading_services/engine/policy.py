@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from reading_services.engine.options import WorkerLimits
 from reading_services.engine.workers import WorkerCounters
+from torchpipe.execution.limits import WorkerLimits
 
 __all__ = ["Change", "Hosting", "Policy", "Rest"]
 

@@ -26,12 +26,12 @@ from reading_services.engine.crew import Crew
 from reading_services.engine.lanes import Lanes
 from reading_services.engine.ledger import LaneEntries, ShardLedger
 from reading_services.engine.messages import Deal
-from reading_services.engine.options import WorkerLimits
 from reading_services.engine.policy import Policy
 from reading_services.engine.staffing import Staffing
 from reading_services.engine.unfinished_calls import UnfinishedCalls
 from reading_services.engine.workers import DISPATCHER, Arrival, Worker, WorkerCounters, WorkerPool
 from torchpipe.errors import IteratorInvalidated
+from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.service_figures import ServiceFigures

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from reading_services.engine.autotune import Autotune, Choice, Interval, Tuner
-from reading_services.engine.options import WorkerLimits
 from reading_services.engine.workers import WorkerCounters
+from torchpipe.execution.limits import WorkerLimits
 from torchpipe.stats import Budget
 from torchpipe.stats.sheet import Times
 

@@ -18,6 +18,7 @@ from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.data.workers import WorkerEngine, WorkerMethod
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import WorkerDiedError
+from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_choice
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
 __all__ = ["begin_assigned", "check_worker_method", "iterable_service", "torch_words"]
+
+_NO_LIMIT = 1 << 62  # bytes: torch's ``prefetch_factor`` counts batches, whatever their size
 
 
 def _engine() -> WorkerEngine:
@@ -62,9 +65,7 @@ def begin_assigned(
                 copies=(loader._budget is not None or _may_share(loader))
                 and (is_stateful(fetch.dataset) or loader.worker_init_fn is not None),
             ),
-            window=NO_WINDOW if fetch.by_sample else loader.prefetch_factor or 1,
-            max_deaths=loader.max_deaths,
-            max_restarts=_max_restarts(loader),
+            limits=_limits(loader, NO_WINDOW if fetch.by_sample else loader.prefetch_factor or 1),
             # With each batch, so that what was dealt before one is never needed again; without a state, never
             policy=SnapshotPolicy.never if graph.stateless else partial(SnapshotPolicy, every=1),
             steps=2,  # reading and collating
@@ -83,7 +84,6 @@ def begin_assigned(
 
 def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:
     """The reading service for the loader's workers over an iterable dataset."""
-
     engine = _engine()
     return engine.streaming(
         min(loader.num_workers, shards),
@@ -96,16 +96,20 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
             persists=loader.persistent_workers,
             copies=shards > loader.num_workers or bool(loader.autotune) or _may_share(loader),
         ),
-        window=loader.prefetch_factor or 1,
-        max_deaths=loader.max_deaths,
-        max_restarts=_max_restarts(loader),
+        limits=_limits(loader, loader.prefetch_factor or 1),
         wait_s=loader.timeout or None,
         autotune=loader.autotune,
     )
 
 
-def _max_restarts(loader: DataLoader[Any]) -> int | None:
-    return 0 if loader.on_worker_death == "raise" else loader.max_restarts
+def _limits(loader: DataLoader[Any], window: int) -> WorkerLimits:
+    return WorkerLimits(
+        window=window,
+        window_bytes=_NO_LIMIT,
+        max_deaths=loader.max_deaths,
+        max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
+        torch_wording=True,
+    )
 
 
 def _may_share(loader: DataLoader[Any]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torchpipe.execution.interface import ReadingServiceInterface
+from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.service_figures import ServiceFigures
@@ -20,7 +21,7 @@ from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats import Budget
 
-__all__ = ["Dealing", "DatasetWorkers", "WorkerEngine", "WorkerMethod"]
+__all__ = ["AssignedWorkers", "Dealing", "WorkerEngine", "WorkerMethod"]
 
 
 @runtime_checkable
@@ -57,7 +58,7 @@ class Dealing(Protocol):
     def processes(self) -> list[Any]: ...
 
 
-class DatasetWorkers(Dealing, Protocol):
+class AssignedWorkers(Dealing, Protocol):
     """Those that have a graph, whose one source reads what is dealt, and that one epoch after another begins."""
 
     @property
@@ -79,7 +80,7 @@ class DatasetWorkers(Dealing, Protocol):
 
 
 class WorkerEngine(Protocol):
-    """Who runs workers. ``max_restarts``: how many may be replaced; None: any number."""
+    """Who runs workers."""
 
     def processes(self, context: Any, *, on_device: bool) -> WorkerMethod:
         """The method of processes that ``context``, or a start method of that name, starts. None: the platform's, or
@@ -94,17 +95,15 @@ class WorkerEngine(Protocol):
         /,
         *,
         init_fn: InitFn | None,
-        window: int,
-        max_deaths: int,
-        max_restarts: int | None,
+        limits: WorkerLimits,
         policy: Callable[[], SnapshotPolicy],
         steps: int,
         budget: Budget | None,
-    ) -> DatasetWorkers:
+    ) -> AssignedWorkers:
         """Workers over ``graph``, a node without inputs, of which ``steps`` note for themselves what they take.
 
-        ``window``: messages of each that may wait. Raises: NotSerializableError, naming the attribute that cannot be
-        sent to them; what ``method`` has to say where it cannot start any.
+        Raises: NotSerializableError, naming the attribute that cannot be sent to them; what ``method`` has to say where
+        it cannot start any.
         """
 
     def streaming(
@@ -115,9 +114,7 @@ class WorkerEngine(Protocol):
         *,
         num_shards: int,
         init_fn: InitFn,
-        window: int,
-        max_deaths: int,
-        max_restarts: int | None,
+        limits: WorkerLimits,
         wait_s: float | None,
         autotune: bool | Budget,
     ) -> ReadingServiceInterface:

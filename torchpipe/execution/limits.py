@@ -1,4 +1,4 @@
-"""How far workers run ahead, and what is done about those that die. Data, in the main process."""
+"""How far workers run ahead, and what is done about those that die. Data, in the user's process."""
 
 from __future__ import annotations
 
