@@ -2,6 +2,10 @@
 
 ``torchpipe.torchdata.datapipes`` and ``torchpipe.torchdata.dataloader2`` have the names of torchdata's modules of these
 paths; after :func:`install`, ``import torchdata.datapipes`` finds them. A name is imported when it is first asked for.
+
+A ring: the core does not import it. It uses these hooks: ``torchpipe.public_names`` lists its nodes and their forms, so
+that ``dp.header(...)`` and ``torchpipe.iter.Header`` find them; ``DataLoader.load_state_dict`` asks ``stateful`` for a
+position where a state has none of the loader's own keys, and checks it as one of its own.
 """
 
 from typing import TYPE_CHECKING
