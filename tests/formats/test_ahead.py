@@ -28,6 +28,7 @@ from torchpipe.formats.storage import request_threads, retrying
 from torchpipe.formats.storage.block_cache import BlockCache
 from torchpipe.formats.storage.content import open_up_to
 from torchpipe.formats.storage.remote import open_url
+from torchpipe.formats.storage.sources import RemoteSource
 from torchpipe.iter import TextLineReader
 from torchpipe.node.fingerprint import fingerprint
 
@@ -136,6 +137,16 @@ def test_what_a_chain_of_fsspec_keeps_is_read_from_there(server: WebServer, tmp_
         with open_url(f"blockcache::{server.address}/a", options=options) as file:
             assert file.read() == CONTENT
         assert bool(server.ranged) is asks
+
+
+def test_a_chain_of_fsspec_is_not_opened_ahead(files: list[str], server: WebServer, tmp_path: Path) -> None:
+    options = {"filecache": {"cache_storage": str(tmp_path)}}  # whose notes are for one thread
+    urls = [f"filecache::{file}" for file in files]
+    assert not any(RemoteSource(url, options).can_be_ahead() for url in urls)
+    stream = iter(TextLineReader(urls, storage_options=options))
+    next(stream)
+    assert {path for path, _ in server.requests} == {"/0.txt"}
+    assert len(list(stream)) == 239
 
 
 def test_threads_that_read_files_at_once_and_files_that_are_left_open(server: WebServer) -> None:

@@ -83,13 +83,10 @@ def _range_fetcher(file: Any) -> Callable[[int, int], bytes] | None:
 
     It is what fsspec gives each of its caches: one request, which leaves the file's own position alone, and asks for
     the version that was opened (s3fs: ``If-Match``). ``cat_file`` asks for the newest version, and ``read`` cannot be
-    called from several threads at once. Only files of asynchronous file systems are read so (S3, Google's, Azure's, the
-    web): these are made for many requests at once.
+    called from several threads at once.
     """
     streams = getattr(file, "r", None) is not None or type(getattr(file, "size", None)) is not int
-    if streams or not getattr(getattr(file, "fs", None), "async_impl", False):
-        return None
-    return getattr(getattr(file, "cache", None), "fetcher", None)
+    return None if streams else getattr(getattr(file, "cache", None), "fetcher", None)
 
 
 class RemoteFile(io.RawIOBase):

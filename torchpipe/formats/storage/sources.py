@@ -52,8 +52,10 @@ class RemoteSource:
         self._tells_content = False  # does the version?
 
     def can_be_ahead(self) -> bool:
-        """True if it may be read by several requests at once."""
-        return bool(getattr(self._system, "async_impl", False))
+        """True if it may be read by several requests at once: its file system is made for them (``async_impl``: S3,
+        Google's, Azure's, the web). A chain has what it keeps for itself, and is not opened in several threads.
+        """
+        return "::" not in self.url and bool(getattr(self._system, "async_impl", False))
 
     def opened(self) -> io.RawIOBase:
         """The file, for reading. Raises: what the file system does, after it was tried again."""
@@ -61,11 +63,10 @@ class RemoteSource:
         in_sequence = self._open_in_sequence if self._of_web else None
         file = ReopenedFile(self.url, self._open_at, self._retries, in_sequence)
         rest = self._open_options
-        # Who chooses how fsspec reads ahead, or by a chain where it keeps what it reads, has that
-        chosen = "::" in self.url or rest.keys() & {"block_size", "cache_options"}
-        chosen = chosen or rest.get("cache_type", "none") != "none"
+        # Who chooses how fsspec reads ahead has that
+        chosen = rest.get("cache_type", "none") != "none" or rest.keys() & {"block_size", "cache_options"}
         off = not self.reading.ahead_bytes and self.reading.cache is None
-        if chosen or off or not file.has_ranges:
+        if chosen or off or not self.can_be_ahead() or not file.has_ranges:
             return file
         content = f"{self.url}\0{file.version}\0{file.size}"
         return AheadFile(file, self.reading.ahead_bytes, self.reading.cache if self._tells_content else None, content)
