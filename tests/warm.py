@@ -140,9 +140,11 @@ class Warm:
 
 
 def _of_the_project() -> list[str]:
-    from torchpipe.public_names import NAMES  # not above: conftest imports this file where no test needs torch
+    # Not above: conftest imports this file where no test needs torch
+    from torchpipe.public_names import NAMES
+    from torchpipe.rings import is_here
 
-    return sorted({module for names in NAMES.values() for module in names.values()})
+    return sorted({module for names in NAMES.values() for module in names.values() if is_here(module)})
 
 
 def _show_stacks(pids: Sequence[int], said: Sequence[Path]) -> None:

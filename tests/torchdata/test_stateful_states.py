@@ -356,8 +356,9 @@ def test_what_only_looks_like_such_a_state_is_refused() -> None:
     loader: DataLoader[int] = DataLoader(Numbers())
     with pytest.raises(StateError, match="none that is known"):
         loader.load_state_dict({"_snapshot": {}})
-    with pytest.raises(StateError, match="not the state of a torchpipe DataLoader, nor of a StatefulDataLoader"):
-        loader.load_state_dict({"model": {}})
+    for no_state in ({"a": 1}, {"model": {}}):
+        with pytest.raises(StateError, match="not the state of a torchpipe DataLoader, nor of a StatefulDataLoader"):
+            loader.load_state_dict(no_state)
     state, _ = saved_after(2, Numbers())
     with pytest.raises(StateError, match="a number was expected"):
         loader.load_state_dict({**state, "_num_yielded": -1})
