@@ -395,8 +395,8 @@ def dealt_in_turn() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
-def test_where_branches_share_a_pass_no_state_of_the_same_code_is_refused() -> None:
-    test_L3_changed_code.test_where_branches_share_a_pass_no_state_of_the_same_code_is_refused(dealt_in_turn)
+def test_branches_of_one_pass_go_on() -> None:
+    test_L3_changed_code.test_branches_of_one_pass_go_on(dealt_in_turn)
 
 
 def test_what_is_lost_before_it_is_dealt_belongs_to_no_branch() -> None:

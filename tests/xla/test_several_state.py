@@ -31,6 +31,13 @@ from torchpipe.errors import ReplayWarning, StateError, StateMismatchError, Unsa
     every=1,
     legs=[((0, 0), [0, 1, 1, 1, 2, 2, 2], False), ((0, 0), [0, 0], False)],
 )
+@example(  # a state of the midst of an epoch that was begun from the end of another
+    length=1,
+    devices=2,
+    tail="pad",
+    every=1,
+    legs=[((0, 0), [0, 0, 1, 1], False), ((0, 0), [0, 1], False)],
+)
 def test_L2_one_checkpoint_for_all_devices_loses_and_repeats_nothing(
     length: int, devices: int, tail: Any, every: int | None, legs: Any
 ) -> None:

@@ -83,9 +83,6 @@ class LoaderSource:
             try:
                 item = self._next()
             except StopIteration:
-                if self.first and self._over:  # the loader's own state says no more than that nothing is left
-                    self._over, self._iterator = False, iter(self._loader)
-                    continue
                 self.end = self._snapshot_of_end()
                 return
             yield item
@@ -93,7 +90,15 @@ class LoaderSource:
             del item  # the consumer alone decides how long a batch lives
 
     def _next(self) -> Any:
-        item = next(self._iterator)  # type: ignore[arg-type]  # it is there until close()
+        iterator: Any = self._iterator  # it is there until close()
+        over, self._over = self._over, False
+        try:
+            item = next(iterator)
+        except StopIteration:
+            if not over:
+                raise
+            self._iterator = iter(self._loader)  # the loader's state said no more than that nothing was left
+            item = next(self._iterator)
         self._count += 1
         return item
 
