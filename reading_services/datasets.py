@@ -169,6 +169,9 @@ class Engine(WorkerEngine):
     dealing = DealingWorkers
     streaming = TimedReadingService
 
+    def takes(self, method: object) -> bool:
+        return isinstance(method, Workplace)
+
     def processes(self, context: Any, *, on_device: bool) -> Workplace:
         if context is None and not on_device:
             context = default_start_method()

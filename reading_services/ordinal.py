@@ -32,7 +32,7 @@ class OrdinalReadingService(RankedReadingService):
 
     Args:
         seed: of the run, the same on every ordinal; it takes the place of ``DataLoader2.seed``.
-        rank, world_size: as for :func:`torchpipe.xla.spawn.ordinal`, which reads them from the runtime if left out, in
+        rank, world_size: if left out, as the runtime says (``ordinal`` in ``reading_services/ranks/ordinals.py``), in
             the thread that makes the loader.
         total_shards: the number of shards of all ordinals, which fixes the stream whatever their number, as for
             DistributedReadingService; each shard ends on its own.

@@ -56,7 +56,9 @@ def modules_of_rings() -> list[str]:
 
 
 def leave_the_core(root: Path) -> None:
-    """Delete the rings in ``root``, and all tests but the core's."""
+    """Delete the rings in ``root``, a copy, and all tests but the core's."""
+    if (root / ".git").exists():
+        raise SystemExit(f"{root} is a repository: make a copy of its files, as tools/core_alone.sh does")
     for module in modules_of_rings():
         path = root.joinpath(*module.split("."))
         if path.is_dir():

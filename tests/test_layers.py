@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.rings import FOLDERS, OF_EVERYTHING, folders
-from torchpipe.rings import RINGS, is_installed, ring_of
+from torchpipe.rings import RINGS, from_ring, is_installed, ring_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -216,6 +216,31 @@ def test_the_core_knows_no_ring() -> None:
         if ring_of(item.target) is not None and ring_of(item.importer) is None and item.importer not in FACADES
     ]
     assert not wrong, "\n  ".join(["the core reaches a ring by torchpipe.rings.from_ring alone:", *wrong])
+
+
+def _asked_of_rings() -> list[str]:
+    """Every ``"module:name"`` that the core gives to ``from_ring``."""
+    return [
+        argument.value
+        for module in modules()
+        if ring_of(module) is None
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "from_ring"
+        for argument in node.args
+        if isinstance(argument, ast.Constant)
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(set(_asked_of_rings())))
+def test_what_the_core_asks_of_a_ring_is_there(path: str) -> None:
+    module, _, name = path.partition(":")
+    ring = ring_of(module)
+    assert ring is not None
+    if is_installed(ring):
+        assert hasattr(importlib.import_module(module), name)
+    else:
+        with pytest.raises(ModuleNotFoundError, match=f"ring '{ring}'"):
+            from_ring(path)
 
 
 def test_facades_name_rings_for_type_checkers_alone() -> None:

@@ -9,10 +9,8 @@ shift
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
-    [ -e "$file" ] && printf '%s\0' "$file"
+    if [ -e "$file" ]; then printf '%s\0' "$file"; fi
 done | xargs -0 cp --parents -t "$copy"
 cd "$copy"
-# As in a clone: tests look files up in it.
-git init -q && git add -A
 "$environment/bin/python" -m tests.rings alone
 PYTHONPATH=$copy tools/run_tests.sh "$environment" "$@"

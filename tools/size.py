@@ -66,12 +66,12 @@ def code_lines(text: str, tree: ast.Module) -> int:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """The module that each import names, in functions and for types too; ``from a import b`` gives ``a.b``."""
+    """What each import names, in functions and for types too; ``from a import b, c`` gives ``a.b`` and ``a.c``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield f"{node.module}.{node.names[0].name}"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _rings() -> dict[str, tuple[str, ...]]:

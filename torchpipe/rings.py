@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["RINGS", "from_ring", "is_here", "is_installed", "ring_of"]
 
-# The packages and modules of each ring. A ring may import the core, and rings above it in this table.
+# The packages and modules of each ring. A ring may import the core, and the rings that come before it here.
 RINGS: dict[str, tuple[str, ...]] = {
     "claims": ("torchpipe.claims",),
     "xla": ("torchpipe.xla",),
@@ -58,7 +58,7 @@ def from_ring(path: str) -> Any:
         if ring is None or error.name is None or ring_of(error.name) != ring:
             raise
         raise ModuleNotFoundError(
-            f"{name} is in the ring {ring!r} ({RINGS[ring][0]}), which is not installed: install the whole package "
-            "torchpipe-data",
+            f"this is in the ring {ring!r} ({RINGS[ring][0]}), which is missing from this copy of torchpipe: install "
+            "torchpipe-data anew",
             name=error.name,
         ) from None

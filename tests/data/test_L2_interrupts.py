@@ -32,7 +32,7 @@ WORKERS: dict[str, Callable[[], DataLoader[Any]]] = {
     "out of order": lambda: DataLoader(Augmented(LENGTH), 2, in_order=False, **FORKED),
     "threads": lambda: DataLoader(Numbers(LENGTH), 2, shuffle=True, num_workers=2, worker_method="thread"),
 }
-_ENGINE = ("supervisor", "staffing", "events", "restarts", "open_workers", "lanes")
+_ENGINE = ("supervisor", "staffing", "crew", "lanes")
 _PLACES = (
     *(f"reading_services.engine.{name}" for name in _ENGINE),
     "torchpipe.data.assigned",

@@ -35,7 +35,7 @@ def check_arguments(
         processes.check_worker_method(worker_method)
         if multiprocessing_context is not None:
             raise ValueError(
-                f"worker_method={worker_method!r} starts no processes of this one: leave out "
+                f"worker_method={worker_method!r} says by itself how workers start: leave out "
                 f"multiprocessing_context={multiprocessing_context!r}"
             )
     threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)

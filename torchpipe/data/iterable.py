@@ -154,9 +154,10 @@ class _OwnIterator(NodeIterator[Any]):
         node, context = self.node, self.context
         if node.as_torch and not self.begun:
             seed_worker(node.base_seed, context.local_shard)
-        if node.begins is not None and not self.begun:
+        begins = None if node.begins is None or self.begun else node.begins[0]["dataset"]
+        if begins is not None:  # a dataset may have nothing to say before its first pass
             with self._as_worker():
-                load_into(node.dataset, node.begins[0]["dataset"])
+                load_into(node.dataset, begins)
         self.begun = True
         stream = self.source.items()
         while True:

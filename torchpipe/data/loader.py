@@ -54,7 +54,7 @@ from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
-from torchpipe.rings import from_ring
+from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import Cursor, as_text
 
 __all__ = ["DataLoader"]
@@ -557,7 +557,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""
         if state == {}:
             return None
-        if isinstance(state, Mapping) and state.keys().isdisjoint(KEYS):
+        if isinstance(state, Mapping) and state.keys().isdisjoint(KEYS) and is_installed("torchdata"):
             position: Position = from_ring("torchpipe.torchdata.stateful:position_of")(state, self)
         else:
             position = read(state, identity_of(self), allow_pickle=allow_pickle)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.order.samplers import parts_of, ranks_of_sampler
+from torchpipe.data.order.sampling import begun_elsewhere
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import stored_count
 from torchpipe.state import Cursor, decode, encode, from_text
@@ -139,7 +140,9 @@ def check_position(position: Position, iterable: bool, num_workers: int, sampler
         if under_way:
             saved_shards(batches)
             stored_count(batches, "seed", (1 << 63) - 1)
-            if "begins" in batches and not (batches["shards"] == 1 and _is_begin(batches["begins"])):
+            if "begins" in batches and batches["shards"] != 1:
+                raise begun_elsewhere()
+            if "begins" in batches and not _is_begin(batches["begins"]):
                 raise damaged(f"where its dataset began is {shown(batches['begins'])}")
             counts = batches["stream"].get("counts")
             if type(counts) is not list or not all(type(count) is int for count in counts):

@@ -139,9 +139,9 @@ def check_worker_method(worker_method: Any) -> None:
     """Raises: ValueError or TypeError for what does not say where workers run."""
     if isinstance(worker_method, str):
         check_choice("worker_method", worker_method, ("multiprocessing", "thread", "ray"))
-    elif not isinstance(worker_method, WorkerMethod):
+    elif not _engine().takes(worker_method):
         raise TypeError(
-            f"worker_method must be 'multiprocessing', 'thread', 'ray' or a RayWorkers, got {worker_method!r}"
+            f"worker_method must be 'multiprocessing', 'thread', 'ray' or a RayWorkers(...), got {worker_method!r}"
         )
 
 

@@ -9,7 +9,7 @@ Runs in the user's process.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.execution.limits import WorkerLimits
@@ -24,11 +24,10 @@ from torchpipe.stats import Budget
 __all__ = ["AssignedWorkers", "Dealing", "WorkerEngine", "WorkerMethod"]
 
 
-@runtime_checkable
 class WorkerMethod(Protocol):
-    """Where workers run: what ``worker_method`` is, if it is no word. ``reading_services.RayWorkers`` is one.
+    """Where workers run: what ``worker_method`` is, if it is no word: a ``Workplace`` of the engine's.
 
-    ``method``: how they start, in a word.
+    ``reading_services.RayWorkers`` is one. ``method``: how they start, in a word.
     """
 
     @property
@@ -81,6 +80,9 @@ class AssignedWorkers(Dealing, Protocol):
 
 class WorkerEngine(Protocol):
     """Who runs workers."""
+
+    def takes(self, method: object) -> bool:
+        """Can ``method`` say where workers run?"""
 
     def processes(self, context: Any, *, on_device: bool) -> WorkerMethod:
         """The method of processes that ``context``, or a start method of that name, starts. None: the platform's, or

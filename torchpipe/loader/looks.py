@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from torchpipe.loader.observing import HasFigures
-from torchpipe.rings import from_ring
+from torchpipe.rings import from_ring, is_installed
 from torchpipe.stats.tracing import measures_by_default
 
 __all__ = ["AskedSteps", "GraphFormat", "Looks", "measures", "watched"]
@@ -144,6 +144,7 @@ def watched(loader: Any, iterator: T) -> T:
 
     Of several ranks on a machine, the first one's are.
     """
-    if os.environ.get("TORCHPIPE_WATCH", "0") not in ("", "0") and os.environ.get("LOCAL_RANK", "0") == "0":
+    asked = os.environ.get("TORCHPIPE_WATCH", "0") not in ("", "0") and os.environ.get("LOCAL_RANK", "0") == "0"
+    if asked and is_installed("observe"):
         from_ring("torchpipe.observe.views.watching:watch_while_it_runs")(loader, iterator)
     return iterator

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from torchpipe.rings import from_ring
+from torchpipe.rings import from_ring, is_installed
 from torchpipe.stats.sheet import Doing
 
 __all__ = [
@@ -291,4 +291,4 @@ class LoaderStats:
         return from_ring("torchpipe.observe.plain_data:stats_from_json")(text)  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
-        return from_ring("torchpipe.observe.text:as_text")(self)  # type: ignore[no-any-return]
+        return str(from_ring("torchpipe.observe.text:as_text")(self)) if is_installed("observe") else repr(self)

@@ -38,6 +38,7 @@ __all__ = [
     "OrderState",
     "SamplerPosition",
     "begin_order",
+    "begun_elsewhere",
     "check_order",
     "check_sampler_position",
     "is_computed",
@@ -134,10 +135,20 @@ def begin_order(
     return _Sampled(samplers, base_seed, saved, loaded, last, moves)
 
 
+def begun_elsewhere() -> StateMismatchError:
+    """The refusal of an older state from within an epoch that was begun in StatefulDataLoader."""
+    return StateMismatchError(
+        "the state was saved by an older torchpipe within an epoch that StatefulDataLoader had begun, which is read no "
+        "more: finish that epoch with the older one, and load the state from its end"
+    )
+
+
 def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
     """Raises: StateError for what is no order's state before batch ``number``, StateMismatchError for another's."""
     if "base_seed" not in state:
         raise damaged("its order has no base seed")
+    if "drawn_by" in state or state.get("start", state) is None:
+        raise begun_elsewhere()
     stored_count(state, "base_seed", MOST_SEED)
     sampler = samplers.sampler
     if is_computed(sampler) != ("start" not in state):
