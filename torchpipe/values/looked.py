@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from torchpipe.state.named import find_named
 from torchpipe.values.pictures import ATTRIBUTES, NAMED, Memories, Picture, is_constant, is_same, name_of, picture_of
 from torchpipe.values.well_known import WELL_KNOWN, WELL_KNOWN_MAKERS
 
@@ -105,6 +106,13 @@ class Looked:
         if self.code.setdefault(name, code) is not code:
             self.code[name] = None  # two of one name: none of them
 
+    def code_named(self, name: Any) -> Any:
+        """The class or function, among those of the owners; named tuples, dataclasses and enums among all loaded."""
+        return (self.code.get(name) or find_named(name)) if type(name) is str else None
+
+    def may_make(self, kind: str, how: str, function: str) -> bool:
+        return (kind, how, function) in self.makers or (how == "new" and kind == function and bool(find_named(kind)))
+
     def __getstate__(self) -> dict[str, Any]:
         """Another process's, or a copy's, is as it is there when it comes into being."""
         return {name: vars(self)[name] for name in ("owners", "_held", "_held_types", "names")}
@@ -176,7 +184,7 @@ class Looked:
         return [
             (node.steps()[0][1], f"{node.path()} ({type(node.value).__name__})")
             for node in self.look(at_large=False).values()
-            if node.parent is not None and self._is_lost(node)
+            if node.parent is not None and node.label != "()" and self._is_lost(node)
         ]
 
     def _is_lost(self, node: Node) -> bool:
@@ -193,13 +201,13 @@ class Looked:
             case "encoded":
                 return not picture.fixed[2]  # in this process's memory
             case "code":
-                return self.code.get(picture.fixed) is node.value
+                return self.code_named(picture.fixed) is node.value
             case "enum":
-                return self.code.get(name_of(type(node.value))) is type(node.value)
+                return self.code_named(name_of(type(node.value))) is type(node.value)
             case "object":
                 kind, function = type(node.value), picture.parts[0]
-                known = self.code.get(name_of(kind)) is kind and self.code.get(name_of(function)) is function
-                return known and (name_of(kind), picture.fixed[0], name_of(function)) in self.makers
+                known = self.code_named(name_of(kind)) is kind and self.code_named(name_of(function)) is function
+                return known and self.may_make(name_of(kind), picture.fixed[0], name_of(function))
             case _:
                 return True
 

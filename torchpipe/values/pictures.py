@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import copyreg
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -197,8 +198,9 @@ def picture_of(value: Any, memories: Memories) -> Picture:
     if isinstance(value, Memory):
         return Picture("memory", ["tensor" if isinstance(value.owner, torch.Tensor) else "array", value.view.copy()])
     if isinstance(value, enum.Enum):
-        name = value._name_
-        return Picture("enum", [name is not None, value._value_ if name is None else name], [kind], constant=False)
+        name = value.name  # None, or several, for flags
+        known = name in kind.__members__
+        return Picture("enum", [known, name if known else value.value], [kind], constant=False)
     if isinstance(value, GENERATORS):
         state = generator_state(value)
         return Picture("held") if state is None else Picture("generator", [generator_kind(value), encode(state)])
@@ -286,6 +288,11 @@ def _bytes_of(owner: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _by_reduce(value: Any) -> Picture:
     """``fixed``: [how it is made, arguments, the form of its state, names in that, items, pairs of keys and values]."""
     kind = type(value)
+    if (
+        dataclasses.is_dataclass(kind)
+        and getattr(getattr(kind, "__setstate__", None), "__module__", "") == "dataclasses"
+    ):
+        return _by_attributes(value, "new")  # which is what those with slots get of dataclasses, as lists
     try:
         reduced = _reduced(value)
     except RecursionError:
@@ -340,7 +347,7 @@ def _state_of(value: Any, state: Any) -> tuple[str, list[str], list[Any]]:
     return ATTRIBUTES, list(found), list(found.values())
 
 
-def _by_attributes(value: Any) -> Picture:
+def _by_attributes(value: Any, how: str = "held") -> Picture:
     found = dict(getattr(value, "__dict__", None) or {})
     for cls in type(value).__mro__:
         for name, member in vars(cls).items():
@@ -349,6 +356,8 @@ def _by_attributes(value: Any) -> Picture:
                     found[name] = member.__get__(value)
                 except AttributeError:  # not set
                     continue
-    if not found or isinstance(value, Iterator | functools.partial) or _room(type(value)) == "multiprocessing":
+    if how == "held" and not found:
         return Picture("opaque")
-    return Picture("object", ["held", 0, ATTRIBUTES, list(found), 0, 0], [type(value), *found.values()], False)
+    if isinstance(value, Iterator | functools.partial) or _room(type(value)) == "multiprocessing":
+        return Picture("opaque")
+    return Picture("object", [how, 0, ATTRIBUTES, list(found), 0, 0], [type(value), *found.values()], False)

@@ -126,13 +126,13 @@ def _check_row(looked: Looked, row: _Row, picture: Picture, rows: list[_Row]) ->
             if node is None or [how, args] != node.picture.fixed[:2]:
                 function = rows[parts[0].number] if type(parts[0]) is Link else row
                 present = function.picture if function.node is None else function.node.picture
-                if present is None or present.kind != "code" or (row.kind, how, present.fixed) not in looked.makers:
+                if present is None or present.kind != "code" or not looked.may_make(row.kind, how, present.fixed):
                     raise StateMismatchError(
                         f"the state has an object of the class {shown(row.kind)}, of which the loader holds none: make "
                         "the loader as it was when the state was saved"
                     )
             before = () if node is None else node.picture.fixed[3]
-            cls = looked.code.get(row.kind) if node is None else type(node.value)
+            cls = looked.code_named(row.kind) if node is None else type(node.value)
             if form not in (*NAMED, "none", "state", "state of parts") or type(names) is not list:
                 raise damaged(f"the state of an object of it is {shown(form)}")
             for name in names if form == ATTRIBUTES else ():
@@ -142,7 +142,7 @@ def _check_row(looked: Looked, row: _Row, picture: Picture, rows: list[_Row]) ->
                         f"the state has a value {where}.{name!s:.80}, and there is no place for it"
                     )
         case "code":
-            if looked.code.get(fixed) is None:
+            if looked.code_named(fixed) is None:
                 raise StateMismatchError(f"the state has {shown(fixed)}, which the loader does not hold")
         case "generator":
             try:
@@ -178,6 +178,7 @@ class _Putting:
         self._finals: dict[Any, Any] = {}
         self._making: set[int] = set()
         self._used: dict[int, Any] = {}
+        self._bare: set[int] = set()  # made, and not filled: they may not be able to say what they are
         self._waiting: list[tuple[Any, Picture, Node | None]] = []
         self._memories = Memories(looked.memories)
         self._owners = {id(owner): number for number, owner in enumerate(looked.owners)}
@@ -224,7 +225,7 @@ class _Putting:
                 if not self._stays(part, wanted):
                     if key in self._owners:
                         raise TypeError("it cannot be changed in place")
-                    self._finals[key] = self._make(wanted)
+                    self._finals[key] = self._made(wanted)
             except StateError:
                 raise
             except Exception as error:
@@ -242,7 +243,7 @@ class _Putting:
             self._making.add(number)
             try:
                 here = self._here(row, present)
-                self._finals[key] = self._make(row.picture) if here is None else here
+                self._finals[key] = self._made(row.picture) if here is None else here
             except StateError:
                 raise
             except Exception as error:
@@ -307,6 +308,13 @@ class _Putting:
 
     # -- one that is made anew --------------------------------------------------------------------------------------
 
+    def _made(self, wanted: Picture) -> Any:
+        made = self._make(wanted)
+        self._used[id(made)] = made
+        if wanted.kind == "object":
+            self._bare.add(id(made))
+        return made
+
     def _make(self, wanted: Picture) -> Any:
         """What is in lists, dicts, sets and attributes comes later."""
         fixed = wanted.fixed
@@ -320,7 +328,7 @@ class _Putting:
             case "tuple":
                 return tuple(map(self._final, wanted.parts))
             case "code":
-                return self._looked.code[fixed]
+                return self._looked.code_named(fixed)
             case "generator":
                 made = MADE[fixed[0]](decode(fixed[1]))
                 put_generator(made, decode(fixed[1]))
@@ -353,7 +361,12 @@ class _Putting:
             storage = (owner if isinstance(owner, torch.Tensor) else torch.from_numpy(owner)).untyped_storage()
             return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides).requires_grad_(requires_grad)
         function, *args = parts
-        return function.__new__(function, *args) if fixed[0] == "new" else function(*args)
+        if fixed[0] != "new":
+            return function(*args)
+        kind = name_of(function)
+        if (kind, "new", kind) not in self._looked.makers and issubclass(function, tuple):
+            return tuple.__new__(function, args)  # nothing of a class that the owners do not hold is run
+        return function.__new__(function, *args)
 
     # -- in place ---------------------------------------------------------------------------------------------------
 
@@ -365,7 +378,7 @@ class _Putting:
             if not np.array_equal(value.view, fixed[1]):
                 value.view[...] = fixed[1]
             return
-        present = self._present(value)
+        present = _BARE if id(value) in self._bare else self._present(value)
         self._use(present, wanted)
         wanted = self._with_finals(wanted)
         parts = wanted.parts
@@ -394,6 +407,9 @@ class _Putting:
                     )
             case "object":
                 _fill_object(value, present, wanted)
+
+
+_BARE = Picture("object", ["", 0, "none", [], 0, 0], [None])
 
 
 def _fill_object(value: Any, present: Picture, wanted: Picture) -> None:
