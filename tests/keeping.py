@@ -172,6 +172,16 @@ def dig(box: Box) -> int:
     return int(item.count)
 
 
+def rebind(box: Box) -> int:
+    box.x = functools.partial(int, box.x() + 1)
+    return int(box.x())
+
+
+def alternate(box: Box) -> int:
+    box.y = box.x[box.y is len]
+    return int(box.y([3]))
+
+
 def tensors(numbers: int) -> torch.Tensor:
     return torch.arange(numbers, dtype=torch.float64)
 
@@ -198,7 +208,7 @@ LEAVES: dict[str, tuple[Callable[[], Box], Callable[[Box], Any]]] = {
     "bytearray": (lambda: Box("", x=bytearray(b"a")), lambda box: (box.x.append(len(box.x)), bytes(box.x))[1]),
     "named tuple": (lambda: Box("", x=Pair([0])), lambda box: up(Box("", x=box.x.count))),
     "other named tuple": (lambda: Box("", x=Pair(0)), lambda box: to(box, Pair(box.x.count + 1))),
-    "tuple of named tuples": (lambda: Box("", x=(Pair(0), Pair(1))), lambda box: to(box, (box.x[1], Pair(repr(box.x))))),
+    "named tuples": (lambda: Box("", x=(Pair(0), Pair(1))), lambda box: to(box, (box.x[1], Pair(len(repr(box.x)))))),
     "enum": (lambda: Box("", x=Turn.LEFT), lambda box: to(box, Turn((box.x + 1) % 3))),
     "flag": (lambda: Box("", x=Sides.NORTH), lambda box: to(box, Sides(box.x.value % 7 + 1))),
     "int of a class": (lambda: Box("", x=OwnInt(0)), lambda box: to(box, OwnInt(box.x + 1))),
@@ -228,7 +238,7 @@ LEAVES: dict[str, tuple[Callable[[], Box], Callable[[Box], Any]]] = {
         lambda: Box("", x=functools.partial(torch.rand, (), generator=torch.Generator())),
         lambda box: float(box.x()),
     ),
-    "other partial": (lambda: Box("", x=functools.partial(int, 0)), lambda box: to(box, functools.partial(int, box.x() + 1), box.x())),
+    "other partial": (lambda: Box("", x=functools.partial(int, 0)), rebind),
     "count": (lambda: (lambda x: Box("", x=x, y=[x]))(itertools.count()), lambda box: (next(box.x), next(box.y[0]))),
     "cycle": (lambda: Box("", x=itertools.cycle("abc")), lambda box: next(box.x)),
     "iterator": (lambda: Box("", x=iter(list(range(99)))), lambda box: next(box.x)),
@@ -241,7 +251,7 @@ LEAVES: dict[str, tuple[Callable[[], Box], Callable[[Box], Any]]] = {
         lambda: (lambda box: vars(box).update(me=[box]) or box)(Box("", x=0)),
         lambda box: to(box.me[0], box.x + 1),
     ),
-    "one of two functions": (lambda: Box("", x=[len, sum], y=None), lambda box: (vars(box).update(y=box.x[box.y is len]), box.y([3]))[1]),
+    "one of two functions": (lambda: Box("", x=[len, sum], y=None), alternate),
 }  # fmt: skip
 
 HOLDERS: dict[str, Callable[[list[Any]], Any]] = {

@@ -42,14 +42,14 @@ def _find(module: Any, qualname: Any) -> Any:
 def find_named(name: str) -> type | None:
     """The named tuple, dataclass or enum of the name ``module:qualname``, if its module is loaded."""
     found = _find(*name.split(":", 1)) if ":" in name else None
-    return found if _style(found) is not None else None
+    return found if found is not None and _style(found) is not None else None
 
 
 def _style(kind: Any) -> str | None:
     """``"tuple"``, ``"dataclass"`` or ``"enum"``: how a value of the class is kept; None if it is not kept so."""
     if isinstance(kind, enum.EnumMeta):
         return "enum"
-    if not isinstance(kind, type) or getattr(kind, "__del__", None) is not None:
+    if getattr(kind, "__del__", None) is not None:
         return None
     if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
         return None

@@ -53,8 +53,8 @@ class Node:
     def path(self) -> str:
         """For people."""
         node, words = self, ""
-        while node.parent is not None:
-            node, words = node.parent, _word(node.label, node.parent) + words
+        while (holder := node.parent) is not None:
+            node, words = holder, _word(node.label, holder) + words
         return f"{type(node.value).__name__}{words:.200}"
 
 

@@ -20,7 +20,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ _CONSTANTS = {
 }
 _CODE = (type, types.FunctionType, types.ModuleType, np.ufunc)
 _OF_THE_MACHINE = {"_thread", "threading", "concurrent", "logging", "weakref", "_weakref", "io", "_io", "tempfile"}
+_NEW: Any = object().__reduce_ex__(4)[0]  # copyreg.__newobj__
 _LARGE = 1 << 13  # bytes, or parts
 ATTRIBUTES = "attributes"
 NAMED = (ATTRIBUTES, "named state")
@@ -63,20 +64,17 @@ class Picture:
     """``fixed`` is plain data, ``parts`` are constants and live objects, ``names`` say what each part is.
 
     Kinds: ``held`` and ``opaque`` are known by identity alone, and the second may change unseen; ``code``; ``tuple``,
-    ``list``, ``dict``, ``set``; ``object``: by ``__reduce_ex__``; ``enum``, ``generator``, ``buffer``: a ``bytearray`` or ``array``; ``memory``, and ``array``,
-    ``tensor``: views of it; ``objects``: arrays of objects; ``encoded``: arrays and tensors of other kinds.
+    ``list``, ``dict``, ``set``; ``object``: by ``__reduce_ex__``; ``enum``, ``generator``; ``buffer``: a ``bytearray``
+    or ``array``; ``memory``, and ``array``, ``tensor``: views of it; ``objects``: arrays of objects; ``encoded``:
+    arrays and tensors of other kinds.
 
     ``constant``: all parts are constants.
     """
 
     kind: str
     fixed: Any = None
-    parts: list[Any] = None  # type: ignore[assignment]
+    parts: list[Any] = field(default_factory=list)
     constant: bool = True
-
-    def __post_init__(self) -> None:
-        if self.parts is None:
-            self.parts = []
 
     @property
     def is_large(self) -> bool:
@@ -121,7 +119,7 @@ class Memories:
 
     def of(self, owner: Any, address: int, view: Callable[[], np.ndarray[Any, Any]]) -> Memory:
         key = ("empty", id(owner)) if not address else ("at", address)
-        found = self._own.get(key) or (self._known and self._known.find(key))
+        found = self._own.get(key) or (None if self._known is None else self._known.find(key))
         if found is None or not address:
             found = self._own[key] = Memory(owner, view())
         return found
@@ -243,7 +241,7 @@ def _of_tensor(value: torch.Tensor, memories: Memories) -> Picture:
     storage = value.untyped_storage()
 
     def view() -> np.ndarray[Any, Any]:
-        return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()  # type: ignore[no-any-return]
+        return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
 
     memory = memories.of(value, storage.data_ptr() if storage.nbytes() else 0, view)
     fixed = [value.dtype, list(value.shape), list(value.stride()), value.storage_offset(), value.requires_grad]
@@ -305,7 +303,7 @@ def _by_reduce(value: Any) -> Picture:
     if len(reduced) > 5 and reduced[5] is not None:  # a function that sets the state
         return _by_attributes(value)
     how = "call"
-    if function is copyreg.__newobj__:
+    if function is _NEW:
         how, function, args = "new", args[0], args[1:]
     if isinstance(value, set):
         how, function, args, items = "new", kind, (), _in_order(set.__iter__(value))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import enum
+import math
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.randomness.generators import MADE, generator_kind, put_generator
 from torchpipe.state import decode
 from torchpipe.state.flat import damaged, shown
+from torchpipe.state.tensors import span_of
 from torchpipe.values import older
 from torchpipe.values.looked import Link, Looked, Node, Saved, without
 from torchpipe.values.pictures import (
@@ -152,6 +154,9 @@ def _check_row(looked: Looked, row: _Row, picture: Picture, rows: list[_Row]) ->
         case "dict":
             if len(parts) % 2:
                 raise damaged("a dict of it has a key without a value")
+        case "objects":
+            if math.prod(fixed) != len(parts):
+                raise damaged(f"an array of it has {len(parts)} objects and the shape {shown(fixed)}")
         case "buffer":
             if len(array.array(fixed[0], fixed[1]) if fixed[0] else fixed[1]) > len(fixed[1]):
                 raise damaged("an array of it is longer than its bytes")
@@ -184,7 +189,7 @@ class _Putting:
         self._owners = {id(owner): number for number, owner in enumerate(looked.owners)}
 
     def run(self) -> None:
-        late = []  # hashes may ask what is in the keys
+        late: list[tuple[Any, Picture, Node | None]] = []  # hashes may ask what is in the keys
         for owner in self._looked.owners:
             self._final(owner)
         while self._waiting or late:
@@ -271,12 +276,12 @@ class _Putting:
             case "list" | "dict" | "held" | "opaque" | "code" | "buffer":
                 return True
             case "generator":
-                return generator_kind(value) == wanted.fixed[0]
+                return bool(generator_kind(value) == wanted.fixed[0])
             case "memory":
                 view, data = value.view, wanted.fixed[1]
                 return view.size == data.size and (view.flags.writeable or np.array_equal(view, data))
             case "encoded" | "objects":
-                return self._present(value).fixed[:3] == wanted.fixed[:3]
+                return bool(self._present(value).fixed[:3] == wanted.fixed[:3])
             case "set" if not wanted.fixed:
                 return True
         present = self._present(value)
@@ -357,6 +362,9 @@ class _Putting:
             return made
         if wanted.kind == "tensor":
             dtype, shape, strides, offset, requires_grad = fixed
+            size = span_of(shape, strides) if math.prod(shape) else 0
+            if min((*shape, *strides, offset), default=0) < 0 or (offset + size) * dtype.itemsize > parts[0].view.size:
+                raise ValueError(f"a tensor of {shape} in {parts[0].view.size} bytes")
             owner = parts[0].owner
             storage = (owner if isinstance(owner, torch.Tensor) else torch.from_numpy(owner)).untyped_storage()
             return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides).requires_grad_(requires_grad)
@@ -448,7 +456,7 @@ def _refill(value: Any, items: list[Any]) -> None:
 
 
 def _refill_pairs(value: Any, pairs: list[tuple[Any, Any]]) -> None:
-    base = next((cls for cls in type(value).__mro__ if cls.__module__ in ("builtins", "collections")), type(value))
+    base: Any = next((cls for cls in type(value).__mro__ if cls.__module__ in ("builtins", "collections")), type(value))
     base.clear(value)
     for key, item in pairs:
         base.__setitem__(value, key, item)

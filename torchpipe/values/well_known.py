@@ -9,7 +9,7 @@ __all__ = ["WELL_KNOWN", "WELL_KNOWN_MAKERS"]
 
 _CALLED = (collections.deque, collections.OrderedDict, collections.defaultdict, frozenset)
 _NEW = (collections.Counter, collections.UserDict, collections.UserList, collections.ChainMap)
-_ITERATORS = tuple(type(iter(of)) for of in ([], (), "", b"", range(0)))
+_ITERATORS: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter("")), type(iter(b"")), type(iter(range(0))))
 
 
 def _name(code: Any) -> str:

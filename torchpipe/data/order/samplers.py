@@ -35,7 +35,7 @@ from torch.utils.data import (
 
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.node.iterator import is_stateful
+from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.global_random import RandomStates
 from torchpipe.state import encode
 from torchpipe.state.flat import damaged, shown
@@ -398,7 +398,7 @@ class Samplers:
         """Raises: as :meth:`check_now`, for what is no result of :meth:`present_parts`."""
         if not isinstance(parts, dict | list) or (isinstance(parts, dict) and not _PARTS.issubset(parts)):
             raise damaged(f"what it keeps of samplers is {shown(parts)}")
-        count = len(parts) if isinstance(parts, list) else parts["count"]
+        count = len(parts) if isinstance(parts, list) else stored_count(parts, "count")
         if count != len(self.parts):
             raise StateMismatchError(
                 f"the state has {shown(count)} samplers, this loader has {len(self.parts)}: make it as it was"
@@ -435,9 +435,9 @@ class Samplers:
         if lost:
             self._warned = True
             warnings.warn(
-                f"the loader's state does not hold {', '.join(lost)[:1000]}: what it keeps cannot be taken down, and may "
-                "not be what it was when the loader was made. If the order of samples depends on it, a resumed run goes on in another order. Give "
-                "the sampler state_dict() and load_state_dict()",
+                f"the loader's state does not hold {', '.join(lost)[:1000]}: what that keeps cannot be taken down, and "
+                "may not be what it was when the loader was made. If the order of samples depends on it, a resumed run "
+                "goes on in another order. Give the sampler state_dict() and load_state_dict()",
                 UserWarning,
                 stacklevel=4,
             )
