@@ -73,7 +73,8 @@ def parts_of(sampler: Any) -> list[Any]:
             if name in _DATA:
                 continue
             held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-            inner = [item for item in held if isinstance(item, Sampler)]  # at once: there may be a million indices
+            some = any(issubclass(kind, Sampler) for kind in set(map(type, held)))  # there may be a million indices
+            inner = [item for item in held if isinstance(item, Sampler)] if some else []
             if value is not None and name in ("sampler", "batch_sampler") and type(held) is tuple and held is not value:
                 inner = [value]
             found += [item for item in inner if not any(item is other for other in found)]
