@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -82,15 +81,6 @@ def test_L2_it_goes_on_in_another_one_and_back_to_its_start(name: str) -> None:
         assert [step(used) for _ in range(4)] == expected, "taken back to the start"
         there.put(start)
         assert [step(other) for _ in range(4)] == expected, "the other one, to its own start"
-
-
-def test_L7_what_cannot_be_saved_is_named() -> None:
-    holder = Holder(numbers=itertools.count(), inner=None, opened=None, code=len, rows=[1])
-    kept = Kept(holder)
-    assert kept.lost() == ["Holder.numbers (count)"], "it may have moved"
-    holder.inner, holder.opened = Holder(rng=random.Random(0)), iter("ab")
-    assert [text.split(" ")[0] for text in kept.lost()] == ["Holder.numbers", "Holder.inner", "Holder.opened"]
-    assert not [steps for steps, kind, _ in kept.now() if steps[0] == "inner" and kind != "gone"]
 
 
 DATA: dict[str, Callable[[], Any]] = {

@@ -26,6 +26,7 @@ LAYERS = (
     ("on_demand",),
     ("machine",),
     ("state", "randomness", "stats"),
+    ("values",),
     ("node",),
     ("indexed", "ahead"),
     ("formats",),

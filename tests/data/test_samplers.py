@@ -656,8 +656,8 @@ class Opaque(Sampler[int]):
         self.stream: Any = None
 
     def __iter__(self) -> Iterator[int]:
-        self.stream = iter(range(LENGTH))
-        return self.stream
+        self.stream = (index for index in range(LENGTH))
+        return self.stream  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return LENGTH
@@ -667,7 +667,7 @@ def test_L7_what_no_state_can_hold_is_told_when_one_is_saved() -> None:
     loader = DataLoader(Numbers(LENGTH), 2, sampler=Opaque())
     loader.state_dict()
     list(loader)
-    with pytest.warns(UserWarning, match=r"does not hold Opaque\.stream \(range_iterator\)"):
+    with pytest.warns(UserWarning, match=r"does not hold Opaque\.stream \(generator\)"):
         loader.state_dict()
 
 

@@ -223,8 +223,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
-        self._last_samplers = self._samplers_now()
-        self._bound_to_collate = describe_bound(self.collate_fn)  # now: a callable object may change while it is used
+        self._last_samplers = Samplers(self._present_sampler, self.generator, keeps_seed=self.persistent_workers)
+        self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used
         self._sampler_end: Any = None  # how its last pass leads to the next one, if it has a state of its own
         self._sampler_loaded = False  # True once it stands there
         self._saved_division: tuple[int, bool] | None = (
@@ -243,13 +243,22 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     @property
     def _samplers(self) -> Samplers:
-        if not self._is_iterable and self._last_samplers.sampler is not self._index_sampler:
-            self._last_samplers = self._samplers_now()  # somebody has put another one in its place
+        """Those that the loader has now: what somebody has put into it since it was made is as much its own."""
+        last, sampler = self._last_samplers, self._present_sampler
+        if last.are_other(sampler, self.generator, within=self._live is None):
+            self._last_samplers = Samplers(sampler, self.generator, keeps_seed=last.keeps_seed)
+            self._last_samplers.dataset = last.dataset
         return self._last_samplers
 
-    def _samplers_now(self) -> Samplers:
-        sampler = () if self._is_iterable else self._index_sampler
-        return Samplers(sampler, self.generator, keeps_seed=self.persistent_workers)
+    @property
+    def _present_sampler(self) -> Any:
+        return () if self._is_iterable else self._index_sampler
+
+    @property
+    def _bound_to_collate(self) -> Any:
+        if self._described[0] is not self.collate_fn:
+            self._described = self.collate_fn, describe_bound(self.collate_fn)
+        return self._described[1]
 
     @property
     def _division(self) -> tuple[int, bool]:
@@ -441,6 +450,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     def _left(self, iterator: DataLoaderIterator[Any], *, failed: bool) -> None:
         """``iterator`` has ended, ``failed`` or was let go of in mid-epoch: the next one takes over what it leaves."""
+        self._last_samplers.note()
         form = self._epochs.form
         if not isinstance(form, Live) or form.work() not in (iterator, None):
             return
@@ -511,7 +521,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             if position.order is None:
                 begun = position.epoch > 0 or self._epochs.begun
                 position = replace(position, between_epochs=between_epochs(self, begun=begun))
-            return replace(position, batches=of_rank(position.batches, self._index_sampler))
+            return replace(position, batches=of_rank(position.batches, self._samplers.parts))
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
@@ -561,7 +571,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             position: Position = from_ring("torchpipe.torchdata.stateful:position_of")(state, self)
         else:
             position = read(state, identity_of(self), allow_pickle=allow_pickle)
-        check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
+        check_position(position, self._is_iterable, self.num_workers, self._samplers.parts)
         if position.order is None:
             check_between_epochs(self, position.between_epochs)
         elif self._ranked is not None:

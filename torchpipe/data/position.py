@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.data.iterable import saved_shards
-from torchpipe.data.order.samplers import parts_of, ranks_of_sampler
+from torchpipe.data.order.samplers import ranks_of_sampler
 from torchpipe.data.order.sampling import begun_elsewhere
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import stored_count
@@ -119,16 +119,16 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
     )
 
 
-def of_rank(batches: dict[str, Any] | None, sampler: Any) -> dict[str, Any] | None:
+def of_rank(batches: dict[str, Any] | None, samplers: list[Any]) -> dict[str, Any] | None:
     """What there is besides a count of batches is a rank's own, where a sampler divides: say whose."""
-    ranks, rank = ranks_of_sampler(parts_of(sampler))
+    ranks, rank = ranks_of_sampler(samplers)
     return batches | {"rank": rank} if batches and ranks > 1 else batches
 
 
-def check_position(position: Position, iterable: bool, num_workers: int, sampler: Any = None) -> None:
+def check_position(position: Position, iterable: bool, num_workers: int, samplers: list[Any]) -> None:
     """Raises: StateError where the parts of ``position`` do not go together, or not with such a loader."""
     batches = position.batches or {}
-    here = ranks_of_sampler(parts_of(sampler))[1]
+    here = ranks_of_sampler(samplers)[1]
     if batches.get("rank", here) != here:
         raise StateMismatchError(
             f"the state is that of rank {shown(batches['rank'])}, and this is rank {here}: with in_order=False, "

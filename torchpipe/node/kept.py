@@ -2,7 +2,7 @@
 
 Runs in every process.
 
-A sampler or a dataset that is used in place goes on from one pass to the next: it counts, it draws, it shuffles a list.
+A dataset that is used in place goes on from one pass to the next: it counts, it draws, it shuffles a list.
 Followed are its attributes, those in ``__slots__``, and what is in lists, tuples, dicts and objects that these hold:
 random generators, and plain data. What was there when the object was first looked at is kept whole, so that all of it
 can be put back: values that have changed, attributes that have been made since, and those that have gone.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import io
 import itertools
 import logging
 import math
@@ -23,7 +22,7 @@ import sys
 import types
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,8 +59,8 @@ _SAMPLED = 64  # items of data
 class Kept:
     """``owner`` as it is when this is made.
 
-    ``except_types``: types that are somebody else's to keep, and ``names`` of attributes that are; ``others``: objects
-    that are. ``at_most``: what is larger, in kilobytes with all that it holds, is data.
+    ``except_types``: types that are somebody else's to keep. ``at_most``: what is larger, in kilobytes with all that it
+    holds, is data.
     """
 
     def __init__(
@@ -69,18 +68,15 @@ class Kept:
         owner: Any,
         *,
         except_types: tuple[type, ...] = (),
-        names: Collection[str] = (),
-        others: Collection[Any] = (),
         at_most: int | None = None,
     ) -> None:
         self.owner = owner
-        self._except_types, self._names, self._at_most = except_types, frozenset(names), at_most
-        self._not = frozenset(map(id, others))
+        self._except_types, self._at_most = except_types, at_most
         self._made, self._held = self._look()
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process's, or a copy's, is as it is there when it comes into being."""
-        return {name: value for name, value in vars(self).items() if name not in ("_made", "_held")} | {"_not": ()}
+        return {name: value for name, value in vars(self).items() if name not in ("_made", "_held")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -89,7 +85,7 @@ class Kept:
     def now(self) -> Saved:
         """What it takes to be as it is now, for one that is as this one was made."""
         found, held = self._look()
-        new = held.keys() - self._held.keys()  # nobody can make these again: see lost()
+        new = held.keys() - self._held.keys()  # nobody can make these again
         saved: Saved = [
             [list(steps), kind, _copied(value)]
             for steps, (kind, value, token) in found.items()
@@ -186,21 +182,6 @@ class Kept:
                 "data), or give the object state_dict() and load_state_dict()"
             )
 
-    def lost(self) -> list[str]:
-        """What is no longer what it was, or may have moved, and can be put back by nobody."""
-        _, held = self._look()
-        return [
-            f"{_path(self.owner, steps)} ({type(value).__name__})"
-            for steps, value in held.items()
-            if not self._is_unchanged(steps, value)
-        ]
-
-    def _is_unchanged(self, steps: _Steps, value: Any) -> bool:
-        made = self._held.get(steps, _nothing)
-        if _is_followed(value):
-            return type(made) is type(value)
-        return made is value and (not isinstance(value, Iterator) or isinstance(value, io.IOBase))
-
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def _look(self) -> tuple[dict[_Steps, tuple[str, Any, Any]], dict[_Steps, Any]]:
@@ -213,11 +194,7 @@ class Kept:
             where, item = waiting.popleft()
             for step, value in _parts_of(item):
                 steps = (*where, step)
-                if (
-                    (not where and step in self._names)
-                    or id(value) in self._not
-                    or isinstance(value, self._except_types)
-                ):
+                if isinstance(value, self._except_types):
                     continue
                 if isinstance(value, GENERATORS):
                     state = generator_state(value)

@@ -18,7 +18,7 @@ import sys
 import types
 from typing import Any
 
-__all__ = ["NAMED", "ClassMissing", "make_named", "take_named"]
+__all__ = ["NAMED", "ClassMissing", "find_named", "make_named", "take_named"]
 
 NAMED = 40  # a code: part of the format
 
@@ -37,6 +37,12 @@ def _find(module: Any, qualname: Any) -> Any:
             return None
         found = vars(found).get(name)
     return found if isinstance(found, type) else None
+
+
+def find_named(name: str) -> type | None:
+    """The named tuple, dataclass or enum of the name ``module:qualname``, if its module is loaded."""
+    found = _find(*name.split(":", 1)) if ":" in name else None
+    return found if found is not None and _style(found) is not None else None
 
 
 def _style(kind: Any) -> str | None:

@@ -2,10 +2,10 @@
 
 Runs in the user's process.
 
-One rule for every sampler: what can be saved is saved, and a state that is loaded puts all of it back. A sampler with
-``state_dict`` says itself where it stands. Of any other one, torch's own included, these are saved: its random
-generators (torch's, numpy's, ``random``'s), and of its attributes what is plain data and no longer what it was when the
-loader was made (``torchpipe/node/kept.py``). What changes and is no plain data is told of when a state is saved.
+One rule for every sampler: it is used in place, what can be saved is saved, and a state that is loaded puts all of it
+back. A sampler with ``state_dict`` says itself where it stands. Of any other one, torch's own included, all is saved
+that it refers to and that is no longer as it was when it became the loader's, followed as pickle does
+(``torchpipe/values``). What cannot be taken down, and may have changed, is told of when a state is saved.
 
 An order may also be drawn from the process's own generators: torch's default one gives the seeds of epochs and shuffled
 orders where there is no ``generator=``, and a sampler of the user's may draw from any of the three. These states are in
@@ -35,13 +35,23 @@ from torch.utils.data import (
 
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.node.iterator import is_stateful
-from torchpipe.node.kept import Kept
+from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.global_random import RandomStates
 from torchpipe.state import encode
 from torchpipe.state.flat import damaged, shown
+from torchpipe.values import Looked, check, put
 
-__all__ = ["MOST_SEED", "Samplers", "length_of", "load_into", "parts_of", "put_back", "ranks_of_sampler", "stands_at"]
+__all__ = [
+    "MOST_SEED",
+    "Samplers",
+    "has_states",
+    "length_of",
+    "load_into",
+    "parts_of",
+    "put_back",
+    "ranks_of_sampler",
+    "stands_at",
+]
 
 MOST_SEED = (1 << 63) - 1
 
@@ -63,11 +73,17 @@ def parts_of(sampler: Any) -> list[Any]:
             if name in _DATA:
                 continue
             held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-            inner = [item for item in held if isinstance(item, Sampler)]  # at once: there may be a million indices
+            some = any(issubclass(kind, Sampler) for kind in set(map(type, held)))  # there may be a million indices
+            inner = [item for item in held if isinstance(item, Sampler)] if some else []
             if value is not None and name in ("sampler", "batch_sampler") and type(held) is tuple and held is not value:
                 inner = [value]
             found += [item for item in inner if not any(item is other for other in found)]
     return found
+
+
+def _generators_of(parts: list[Any], generator: Any) -> list[torch.Generator]:
+    found = [generator, *(value for part in parts for _, value in _attributes(part))]
+    return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
 
 
 def _attributes(part: Any) -> list[tuple[str, Any]]:
@@ -139,12 +155,31 @@ class Samplers:
         self.keeps_seed = keeps_seed
         self.generator = generator
         self.parts = parts_of(sampler)
-        found = [generator, *(value for part in self.parts for _, value in _attributes(part))]
-        self.generators = list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
-        self._made = [self._kept(part) for part in self.parts]
+        self.generators = _generators_of(self.parts, generator)
+        self.note()
+        names = {number: _others_names(part) for number, part in enumerate(self.parts)}
+        self._looked = Looked(self.parts, held=self.generators, held_types=(Dataset,), names=names)
         self._warned = False
         self.start: dict[str, Any] | None = None  # what there was to save before the first epoch
-        self.dataset: Kept | None = None  # an iterable one that is read in this process, as it was then
+        self.dataset: Any = None  # an iterable one that is read in this process, as it was then
+
+    def note(self) -> None:
+        """A pass has ended: what holds other samplers or generators now is its doing, and belongs to states."""
+        self._noted = self._references()
+
+    def are_other(self, sampler: Any, generator: Any, *, within: bool) -> bool:
+        """True if somebody has put other samplers or generators into the loader; ``within``: or into a sampler."""
+        other = sampler is not self.sampler or generator is not self.generator
+        return other or (within and self._references() != self._noted)
+
+    def _references(self) -> list[tuple[str, int]]:
+        """The samplers and generators in attributes of samplers, and what stands in ``sampler`` and ``generator``."""
+        return [
+            (name, id(value))
+            for part in self.parts
+            for name, value in _attributes(part)
+            if isinstance(value, Sampler | torch.Generator) or name in ("sampler", "batch_sampler", "generator")
+        ]
 
     def copied(self) -> Samplers:
         """The same with samplers and generators of their own. Raises: TypeError for a sampler that cannot be copied."""
@@ -156,17 +191,6 @@ class Samplers:
                 f"{type(self.sampler).__name__} cannot be copied ({error!r:.200}), and asking it for batches would "
                 "change what the loader gives next: ask a loader of its own, made anew, with the state loaded"
             ) from error
-
-    def _kept(self, part: Any) -> Kept | None:
-        if isinstance(part, _CONSTANT):
-            return None
-        names = (
-            _DATA
-            + (_EPOCH if _takes_epochs(part) else ())
-            + (_ROLLED if isinstance(part, RolloverBatchSampler) else ())
-            + getattr(type(part), "kept_by_order", ())
-        )
-        return Kept(part, except_types=(Sampler, Dataset), names=names, others=self.generators)
 
     @property
     def owner(self) -> Any:
@@ -275,11 +299,23 @@ class Samplers:
             state["carried"] = list(self.sampler.carried)
         return state
 
-    def present_parts(self, *, whole: bool = False) -> list[dict[str, Any] | None]:
-        """What each sampler keeps; not ``whole``: but for one that says itself where an epoch stands."""
+    def present_parts(self, *, whole: bool = False, under_way: bool = False) -> dict[str, Any]:
+        """What samplers keep; not ``whole``: nothing where one says itself where an epoch stands.
+
+        ``under_way``: a pass is at work. torch's samplers change none of their large lists and arrays then, so that
+        these are taken to be as they were when it began.
+        """
+        count = len(self.parts)
         if self.owner is not None and not whole:
-            return [None] * len(self.parts)
-        return [None if made is None else _saved(made) for made in self._made]
+            return {"count": count, "values": None, "states": {}}
+        values = self._looked.now(at_large=not (under_way and self.are_torchs))  # before samplers are asked
+        lost = {number for number, _ in self._looked.lost()}
+        states = {
+            number: copy.deepcopy(part.state_dict())
+            for number, part in enumerate(self.parts)
+            if number in lost and is_stateful(part)
+        }
+        return {"count": count, "values": values, "states": states}
 
     def put(self, state: dict[str, Any], *, epochs: bool) -> None:
         """Put back what :meth:`capture` gave. ``epochs``: also the epochs' numbers that samplers were told."""
@@ -290,13 +326,14 @@ class Samplers:
             self.sampler.carried = list(state["carried"])
         self.put_now(state["now"])
 
-    def put_parts(self, parts: list[dict[str, Any] | None]) -> None:
+    def put_parts(self, parts: Any) -> None:
         """Put back what :meth:`present_parts` gave."""
-        for made, saved in zip(self._made, parts):
-            if made is not None and saved is not None:
-                made.put(saved["kept"])
-                if "state" in saved:
-                    load_into(made.owner, saved["state"])
+        values, states = _values_in(parts)
+        if values is not None:
+            put(self._looked, values)
+        for number, state in states.items():
+            load_into(self.parts[number], state)
+        self.note()
 
     def put_own(self, state: dict[str, Any]) -> None:
         """Put back what :meth:`capture` gave of samplers: not the process's generators, nor the loader's."""
@@ -335,7 +372,7 @@ class Samplers:
 
     def check(self, state: Any) -> None:
         """Raises: as :meth:`check_now`, for what is no result of :meth:`capture`."""
-        if not isinstance(state, dict) or type(state.get("parts")) is not list:
+        if not isinstance(state, dict) or "parts" not in state:
             raise damaged("it does not say how its epoch began")
         self.check_now(state.get("now"))
         self._check_carried(state)
@@ -360,19 +397,20 @@ class Samplers:
 
     def check_parts(self, parts: Any) -> None:
         """Raises: as :meth:`check_now`, for what is no result of :meth:`present_parts`."""
-        if type(parts) is not list or any(item is not None and not isinstance(item, dict) for item in parts):
+        if not isinstance(parts, dict | list) or (isinstance(parts, dict) and not _PARTS.issubset(parts)):
             raise damaged(f"what it keeps of samplers is {shown(parts)}")
-        if len(parts) != len(self.parts):
+        count = len(parts) if isinstance(parts, list) else stored_count(parts, "count")
+        if count != len(self.parts):
             raise StateMismatchError(
-                f"the state has {len(parts)} samplers, this loader has {len(self.parts)}: make it as it was"
+                f"the state has {shown(count)} samplers, this loader has {len(self.parts)}: make it as it was"
             )
-        for part, made, saved in zip(self.parts, self._made, parts):
-            if (made is None) != (saved is None) and self.owner is None:
-                raise StateMismatchError(
-                    f"the state has samplers of other kinds than this {type(part).__name__}: make it as it was"
-                )
-            if made is not None and saved is not None:
-                made.check(saved.get("kept"))
+        values, states = _values_in(parts)
+        if type(states) is not dict or not all(type(item) is int and 0 <= item < count for item in states):
+            raise damaged(f"what its samplers say of themselves is {shown(states)}")
+        if not all(is_stateful(self.parts[number]) for number in states):
+            raise StateMismatchError("the state has samplers with a state of their own: make the loader as it was")
+        if values is not None:
+            check(self._looked, values)
 
     def _check_carried(self, state: dict[str, Any]) -> None:
         sampler = self.sampler
@@ -394,13 +432,13 @@ class Samplers:
         """Warn, once, of attributes that have changed and that no state can hold."""
         if self._warned or self.owner is not None:
             return
-        lost = [text for made in self._made if made is not None and not is_stateful(made.owner) for text in made.lost()]
+        lost = [text for number, text in self._looked.lost() if not is_stateful(self.parts[number])]
         if lost:
             self._warned = True
             warnings.warn(
-                f"the loader's state does not hold {', '.join(lost)}: no plain data, and not what it was when the "
-                "loader was made. If the order of samples depends on it, a resumed run goes on in another order. Give "
-                "the sampler state_dict() and load_state_dict()",
+                f"the loader's state does not hold {', '.join(lost)[:1000]}: what that keeps cannot be taken down, and "
+                "may not be what it was when the loader was made. If the order of samples depends on it, a resumed run "
+                "goes on in another order. Give the sampler state_dict() and load_state_dict()",
                 UserWarning,
                 stacklevel=4,
             )
@@ -415,7 +453,26 @@ def _takes_epochs(part: Any) -> bool:
     return callable(getattr(part, "set_epoch", None)) and type(getattr(part, "epoch", None)) is int
 
 
-def _saved(made: Kept) -> dict[str, Any]:
-    """Attributes first: what a sampler tells between two epochs may be the end of the one or the start of the other."""
-    lost = is_stateful(made.owner) and made.lost()
-    return {"kept": made.now()} | ({"state": copy.deepcopy(made.owner.state_dict())} if lost else {})
+def _others_names(part: Any) -> tuple[str, ...]:
+    """Attributes that are somebody else's to keep."""
+    epoch = _EPOCH if _takes_epochs(part) else ()
+    rolled = _ROLLED if isinstance(part, RolloverBatchSampler) else ()
+    return (*_DATA, *epoch, *rolled, *getattr(type(part), "kept_by_order", ()))
+
+
+_PARTS = {"count", "values", "states"}
+
+
+def _values_in(parts: Any) -> tuple[Any, dict[int, Any]]:
+    """(what samplers keep, what those say that have a state); states from before have a list with all of each."""
+    if isinstance(parts, dict):
+        return parts["values"], parts["states"]
+    if any(item is not None and not isinstance(item, dict) for item in parts):
+        raise damaged(f"what it keeps of samplers is {shown(parts)}")
+    values = {"older": [None if item is None else item.get("kept") for item in parts]}
+    return values, {number: item["state"] for number, item in enumerate(parts) if item and "state" in item}
+
+
+def has_states(parts: Any) -> bool:
+    """True if a sampler says of itself where it stands, in what :meth:`Samplers.present_parts` gave."""
+    return bool(_values_in(parts)[1])

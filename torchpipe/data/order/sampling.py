@@ -25,7 +25,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from torchpipe.compat.torch_private import reads_whole
 from torchpipe.data.order.rollover import RolloverPass
-from torchpipe.data.order.samplers import MOST_SEED, Samplers, length_of, load_into, ranks_of_sampler
+from torchpipe.data.order.samplers import MOST_SEED, Samplers, has_states, length_of, load_into, ranks_of_sampler
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.describe import describe
 from torchpipe.node.iterator import is_stateful, stored_count
@@ -262,7 +262,7 @@ class _Computed(Order):
             "base_seed": self.base_seed,
             "length": self._length,
             "size": self._size,
-            "parts": self._samplers.present_parts(),
+            "parts": self._samplers.present_parts(under_way=True),
         }
         if not self._shuffled:
             return state, self._samplers.now()
@@ -423,7 +423,7 @@ class _Sampled(Order):
         try:
             return next(self._iterator)
         except StopIteration:
-            loaded = self._start.get("loaded") or any(part and "state" in part for part in self._start["parts"])
+            loaded = self._start.get("loaded") or has_states(self._start["parts"])
             if done or not loaded:
                 raise
         self._iterator = iter(self._sampler)
@@ -515,7 +515,7 @@ class _Sampled(Order):
         while True:
             asked = self._asked
             now = self._samplers.now() | (asked.before or {})
-            parts = self._samplers.present_parts()
+            parts = self._samplers.present_parts(under_way=True)
             if self._asked is asked:
                 break
         if self._positions:

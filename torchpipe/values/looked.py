@@ -1,0 +1,315 @@
+"""Objects as they were when they were first looked at: what differs now, as plain data; and all of it put back.
+
+Runs in every process.
+
+A state holds a table of objects: those that differ, those that have been made since, and the present ones that they
+refer to. A present object is named by what leads to it from the owners, a class or function by its name, and is looked
+for only among what the owners hold themselves; so that loading a state imports nothing, and runs nothing but what the
+classes of the owners' own objects do when they are unpickled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from torchpipe.state.named import find_named
+from torchpipe.values.pictures import ATTRIBUTES, NAMED, Memories, Picture, is_constant, is_same, name_of, picture_of
+from torchpipe.values.well_known import WELL_KNOWN, WELL_KNOWN_MAKERS
+
+__all__ = ["Link", "Looked", "Node", "Saved", "without"]
+
+Saved: TypeAlias = Any
+"""Plain data: [] for owners that are as they were, else {"objects": the table}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A part of a picture that is read from a state: the object of this number in its table."""
+
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """An object that was found. ``label`` leads to it from ``parent``."""
+
+    value: Any
+    picture: Picture
+    parent: Node | None
+    label: Any
+
+    def steps(self) -> tuple[Any, ...]:
+        labels, node = [self.label], self.parent
+        while node is not None:
+            labels.append(node.label)
+            node = node.parent
+        return tuple(reversed(labels))
+
+    def path(self) -> str:
+        """For people."""
+        node, words = self, ""
+        while (holder := node.parent) is not None:
+            node, words = holder, _word(node.label, holder) + words
+        return f"{type(node.value).__name__}{words:.200}"
+
+
+def _word(label: Any, holder: Node) -> str:
+    if type(label) is not tuple:
+        return label if type(label) is str else f"[{label}]"
+    what, key = label
+    if what == "argument" and holder.picture.fixed[1] and name_of(holder.picture.parts[0]) == "builtins:getattr":
+        return ".__self__"
+    return f"[{key!r:.40}]" if what in ("key", "of", "value") else f".{what}{key}"
+
+
+class Looked:
+    """``owners`` as they are when this is made, with all that they refer to.
+
+    ``held``: objects that are somebody else's to keep, and ``held_types``. ``names``: of owners, by their number,
+    attributes that are.
+    """
+
+    def __init__(
+        self,
+        owners: Collection[Any],
+        *,
+        held: Collection[Any] = (),
+        held_types: tuple[type, ...] = (),
+        names: Mapping[int, Collection[str]] | None = None,
+    ) -> None:
+        self.owners = list(owners)
+        self._held, self._held_types, self.names = list(held), held_types, dict(names or {})
+        self._begin()
+
+    def _begin(self) -> None:
+        self.memories = Memories()
+        self._seen: dict[int, Node] = {}  # large ones that have changed since, as they were last
+        self.made: dict[int, Node] = {}
+        self.made = self.look()
+        self.places = {node.steps(): node for node in self.made.values()}
+        self.code: dict[str, Any] = dict(WELL_KNOWN)
+        self.makers: set[tuple[str, str, str]] = set(WELL_KNOWN_MAKERS)  # (class, how, by what)
+        for node in self.made.values():
+            kind, function = name_of(type(node.value)), node.picture.parts[:1]
+            if node.picture.kind == "object" and node.picture.fixed[0] != "held":
+                self.makers.add((kind, node.picture.fixed[0], name_of(function[0])))
+                self._note_code(function[0])
+            self._note_code(node.value if node.picture.kind == "code" else type(node.value))
+
+    def _note_code(self, code: Any) -> None:
+        name = name_of(code)
+        if self.code.setdefault(name, code) is not code:
+            self.code[name] = None  # two of one name: none of them
+
+    def code_named(self, name: Any) -> Any:
+        """The class or function, among those of the owners; named tuples, dataclasses and enums among all loaded."""
+        return (self.code.get(name) or find_named(name)) if type(name) is str else None
+
+    def may_make(self, kind: str, how: str, function: str) -> bool:
+        return (kind, how, function) in self.makers or (how == "new" and kind == function and bool(find_named(kind)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process's, or a copy's, is as it is there when it comes into being."""
+        return {name: vars(self)[name] for name in ("owners", "_held", "_held_types", "names")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def look(self, *, at_large: bool = True) -> dict[int, Node]:
+        """What there is now, by its id. Not ``at_large``: large lists and arrays are taken to be as they were last."""
+        found: dict[int, Node] = {}
+        memories = Memories(self.memories) if self.made else self.memories
+        waiting: deque[tuple[Any, Node | None, Any]] = deque(
+            (owner, None, ("owner", number)) for number, owner in enumerate(self.owners)
+        )
+        not_mine = set(map(id, self._held))
+        while waiting:
+            value, parent, label = waiting.popleft()
+            if id(value) in found:
+                continue
+            if id(value) in not_mine or (parent is not None and isinstance(value, self._held_types)):
+                picture = Picture("held")
+            else:
+                picture = self._picture(value, memories, at_large)
+            if parent is None and (names := self.names.get(label[1])):
+                picture = without(picture, names)
+            node = found[id(value)] = Node(value, picture, parent, label)
+            if not picture.constant:
+                for part, name in zip(picture.parts, picture.labels(), strict=True):
+                    if not is_constant(part):
+                        waiting.append((part, node, name))
+        return found
+
+    def _picture(self, value: Any, memories: Memories, at_large: bool) -> Picture:
+        before = self.made.get(id(value))
+        if before is None or not before.picture.is_large:
+            return picture_of(value, memories)
+        last = self._seen.get(id(value), before).picture
+        if (
+            not at_large
+            and last.constant
+            and (last.kind == "memory" or (last.kind == "list" and _as_long(value, last)))
+        ):
+            return last
+        if last.kind == "memory" and np.array_equal(value.view, last.fixed[1]):
+            return last
+        if last.constant and last.kind == "list" and type(value) is list and value == last.parts:
+            return last
+        picture = picture_of(value, memories)
+        self._seen[id(value)] = Node(value, picture, None, None)
+        return picture
+
+    def is_unchanged(self, node: Node) -> bool:
+        made = self.made.get(id(node.value))
+        return made is not None and is_same(node.picture, made.picture)
+
+    # -- taking down ------------------------------------------------------------------------------------------------
+
+    def now(self, *, at_large: bool = True) -> Saved:
+        """What it takes to be as the owners are now, for ones that are as these were first looked at."""
+        found = self.look(at_large=at_large)
+        changed = [node for node in found.values() if not self.is_unchanged(node)]
+        return {"objects": _Table(self, found, changed).rows} if changed else []
+
+    def lost(self) -> list[tuple[int, str]]:
+        """(number of the owner, where it is) of what can be put back by nobody, and is or may be not what it was."""
+        return [
+            (node.steps()[0][1], f"{node.path()} ({type(node.value).__name__})")
+            for node in self.look(at_large=False).values()
+            if node.parent is not None and node.label != "()" and self._is_lost(node)
+        ]
+
+    def _is_lost(self, node: Node) -> bool:
+        if id(node.value) in self.made:
+            return node.picture.kind == "opaque"
+        return not self._can_be_made(node)
+
+    def _can_be_made(self, node: Node) -> bool:
+        """That of what it refers to is another question."""
+        picture = node.picture
+        match picture.kind:
+            case "held" | "opaque":
+                return False
+            case "encoded":
+                return not picture.fixed[2]  # in this process's memory
+            case "code":
+                return self.code_named(picture.fixed) is node.value
+            case "enum":
+                return self.code_named(name_of(type(node.value))) is type(node.value)
+            case "object":
+                kind, function = type(node.value), picture.parts[0]
+                known = self.code_named(name_of(kind)) is kind and self.code_named(name_of(function)) is function
+                return known and self.may_make(name_of(kind), picture.fixed[0], name_of(function))
+            case _:
+                return True
+
+
+def _as_long(value: Any, picture: Picture) -> bool:
+    return type(value) is list and len(value) == len(picture.parts)
+
+
+def without(picture: Picture, names: Collection[str]) -> Picture:
+    """An owner's, but for attributes that are somebody else's."""
+    if picture.kind != "object" or picture.fixed[2] not in NAMED:
+        return picture
+    how, args, form, kept, items, pairs = picture.fixed
+    gone = {1 + args + number for number, name in enumerate(kept) if name in names}
+    parts = [part for number, part in enumerate(picture.parts) if number not in gone]
+    return Picture(
+        "object", [how, args, form, [name for name in kept if name not in names], items, pairs], parts, False
+    )
+
+
+class _Table:
+    """The rows of a state: [steps or None, type, kind or None, fixed, parts, links]. ``links``: [[part, row], ...].
+
+    A row with steps is a present object; without a kind, as it was. A part that is a link is None.
+    """
+
+    def __init__(self, looked: Looked, found: dict[int, Node], changed: list[Node]) -> None:
+        self.rows: list[list[Any]] = []
+        self._looked, self._found = looked, found
+        self._numbers: dict[int, int] = {}
+        self._order: list[Any] = []
+        self._changed = {id(node.value) for node in changed}
+        self._lost = self._all_lost()
+        for node in changed:
+            if id(node.value) in looked.made:
+                self._number(node.value)
+        for number, value in enumerate(self._order):  # which grows
+            self._write(number, value)
+
+    def _all_lost(self) -> set[int]:
+        """New objects that nobody can make again, or that hold such."""
+        new = {key: node for key, node in self._found.items() if key not in self._looked.made}
+        lost = {key for key, node in new.items() if not self._looked._can_be_made(node)}
+        holders: dict[int, list[int]] = {}
+        for key, node in new.items():
+            for part in [] if node.picture.constant else node.picture.parts:
+                holders.setdefault(id(part), []).append(key)
+        waiting = list(lost)
+        while waiting:
+            for key in holders.get(waiting.pop(), ()):
+                if key not in lost:
+                    lost.add(key)
+                    waiting.append(key)
+        return lost
+
+    def _number(self, value: Any) -> int:
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self.rows)
+            made = self._looked.made.get(id(value))
+            steps = None if made is None else list(made.steps())
+            self.rows.append([steps, name_of(type(value)), None, None, None, None])
+            self._order.append(value)
+        return number
+
+    def _write(self, number: int, value: Any) -> None:
+        node, made = self._found.get(id(value)), self._looked.made.get(id(value))
+        if made is not None and (node is None or id(value) not in self._changed):
+            return
+        assert node is not None
+        picture: Picture | None = node.picture
+        if made is not None and any(id(part) in self._lost for part in node.picture.parts):
+            picture = _as_before(node.picture, made.picture, self._lost)
+        if picture is None or picture.kind in ("held", "opaque"):
+            return
+        fixed = picture.fixed
+        if picture.kind == "memory":
+            fixed = [fixed[0], fixed[1].tobytes()]
+        parts, links = picture.parts, []
+        if not picture.constant:
+            parts = list(parts)
+            for place, part in enumerate(parts):
+                if not is_constant(part):
+                    links.append([place, self._number(part)])
+                    parts[place] = None
+        self.rows[number][2:] = [picture.kind, fixed, parts, links]
+
+
+def _as_before(picture: Picture, made: Picture, lost: set[int]) -> Picture | None:
+    """With the attributes as they were whose objects nobody can make again; None where all has to stay as it was."""
+    if picture.kind != "object" or picture.fixed[2] != ATTRIBUTES or picture.fixed[:2] != made.fixed[:2]:
+        return None
+    how, args, form, names, items, pairs = picture.fixed
+    head, values, tail = picture.parts[: 1 + args], picture.parts[1 + args : 1 + args + len(names)], []
+    tail = picture.parts[1 + args + len(names) :]
+    if any(id(part) in lost for part in [*head, *tail]):
+        return None
+    before = dict(zip(made.fixed[3], made.parts[1 + args :]))
+    kept = {}
+    for name, value in zip(names, values):
+        if id(value) not in lost:
+            kept[name] = value
+        elif name in before:
+            kept[name] = before[name]
+    return Picture("object", [how, args, form, list(kept), items, pairs], [*head, *kept.values(), *tail], False)

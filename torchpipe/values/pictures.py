@@ -1,0 +1,361 @@
+"""The picture of one object: its kind, what of it is plain data, and the objects that it refers to.
+
+Runs in every process. Here is the one table of kinds. Constants (numbers, text, tuples of such ...) have no picture:
+they stand in those of their holders. All else is asked for what pickle would ask it for, ``__reduce_ex__``; what pickle
+refuses is followed by its attributes, if it has any.
+"""
+
+from __future__ import annotations
+
+import array
+import copyreg
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import operator
+import types
+import uuid
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchpipe.randomness.generators import GENERATORS, generator_kind, generator_state
+from torchpipe.state import encode
+from torchpipe.state.codec import opaque_notes
+from torchpipe.state.kinds import kind_of
+from torchpipe.state.tensors import is_plain
+
+__all__ = [
+    "ATTRIBUTES",
+    "NAMED",
+    "Memories",
+    "Memory",
+    "Picture",
+    "is_constant",
+    "is_same",
+    "is_same_part",
+    "name_of",
+    "picture_of",
+]
+
+_CONSTANTS = {
+    *(bool, int, float, complex, str, bytes, type(None), range, torch.Size, torch.dtype, torch.device),
+    *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
+    *(decimal.Decimal, uuid.UUID),
+}
+_CODE = (type, types.FunctionType, types.ModuleType, np.ufunc)
+_OF_THE_MACHINE = {"_thread", "threading", "concurrent", "logging", "weakref", "_weakref", "io", "_io", "tempfile"}
+_NEW: Any = object().__reduce_ex__(4)[0]  # copyreg.__newobj__
+_LARGE = 1 << 13  # bytes, or parts
+ATTRIBUTES = "attributes"
+NAMED = (ATTRIBUTES, "named state")
+"""Forms of states whose values have names."""
+
+
+@dataclass(slots=True, eq=False)
+class Picture:
+    """``fixed`` is plain data, ``parts`` are constants and live objects, ``names`` say what each part is.
+
+    Kinds: ``held`` and ``opaque`` are known by identity alone, and the second may change unseen; ``code``; ``tuple``,
+    ``list``, ``dict``, ``set``; ``object``: by ``__reduce_ex__``; ``enum``, ``generator``; ``buffer``: a ``bytearray``
+    or ``array``; ``memory``, and ``array``, ``tensor``: views of it; ``objects``: arrays of objects; ``encoded``:
+    arrays and tensors of other kinds.
+
+    ``constant``: all parts are constants.
+    """
+
+    kind: str
+    fixed: Any = None
+    parts: list[Any] = field(default_factory=list)
+    constant: bool = True
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.parts) > _LARGE or (self.kind == "memory" and self.fixed[1].size > _LARGE)
+
+    def labels(self) -> list[Any]:
+        """What leads from the object to each part: plain data, each but once."""
+        parts = self.parts
+        match self.kind:
+            case "dict":
+                return _pair_labels(parts[: len(parts) // 2])
+            case "object":
+                _, args, form, names, items, pairs = self.fixed
+                state = [f".{name}" for name in names] if form in NAMED else [("state", i) for i in range(len(names))]
+                first = 1 + args + len(names)
+                keys = parts[first + items : first + items + pairs]
+                return ["()", *[("argument", i) for i in range(args)], *state, *range(items), *_pair_labels(keys)]
+            case _:
+                return list(range(len(parts)))
+
+
+def _pair_labels(keys: list[Any]) -> list[Any]:
+    plain = (str, int, bytes, float, bool, type(None))
+    values = [("key", key) if type(key) in plain else ("value", number) for number, key in enumerate(keys)]
+    return [*(("of", number) for number in range(len(keys))), *values]
+
+
+class Memory:
+    """What arrays and tensors look into. ``view``: its bytes, as an array."""
+
+    __slots__ = ("owner", "view")
+
+    def __init__(self, owner: Any, view: np.ndarray[Any, Any]) -> None:
+        self.owner, self.view = owner, view
+
+
+class Memories:
+    """The memories of a traversal, by where they are; ``known``: those of one before."""
+
+    def __init__(self, known: Memories | None = None) -> None:
+        self._known, self._own = known, dict[tuple[str, int], Memory]()
+
+    def of(self, owner: Any, address: int, view: Callable[[], np.ndarray[Any, Any]]) -> Memory:
+        key = ("empty", id(owner)) if not address else ("at", address)
+        found = self._own.get(key) or (None if self._known is None else self._known.find(key))
+        if found is None or not address:
+            found = self._own[key] = Memory(owner, view())
+        return found
+
+    def find(self, key: tuple[str, int]) -> Memory | None:
+        return self._own.get(key)
+
+
+# -- constants ------------------------------------------------------------------------------------------------------
+
+
+def is_constant(value: Any) -> bool:
+    """True for what nobody can change, and what can be written down as plain data."""
+    kind = type(value)
+    if kind in _CONSTANTS:
+        return True
+    if kind is tuple or kind is frozenset:
+        return _CONSTANTS.issuperset(map(type, value)) or all(map(is_constant, value))
+    if isinstance(value, np.generic):
+        return kind is not np.void and kind is not np.object_ and kind_of(kind) is not None
+    return kind.__module__ == "pathlib" and kind_of(kind) is not None
+
+
+def _all_constant(parts: list[Any]) -> bool:
+    return _CONSTANTS.issuperset(map(type, parts)) or all(map(is_constant, parts))
+
+
+def is_same_part(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other) or not is_constant(one):
+        return False
+    if type(one) is tuple:
+        return len(one) == len(other) and all(map(is_same_part, one, other))
+    return bool(one == other) or (one != one and other != other)
+
+
+def is_same(one: Picture, other: Picture) -> bool:
+    if one is other:
+        return True
+    if one.kind != other.kind or len(one.parts) != len(other.parts):
+        return False
+    if one.kind == "memory":
+        return one.fixed[0] == other.fixed[0] and np.array_equal(one.fixed[1], other.fixed[1])
+    if one.fixed != other.fixed:
+        return False
+    if one.constant and other.constant and len(one.parts) > _LARGE:
+        return one.parts == other.parts  # at once; numbers that are equal are taken for the same
+    return all(map(operator.is_, one.parts, other.parts)) or all(map(is_same_part, one.parts, other.parts))
+
+
+# -- pictures -------------------------------------------------------------------------------------------------------
+
+
+def name_of(code: Any) -> str:
+    return f"{getattr(code, '__module__', '')}:{getattr(code, '__qualname__', getattr(code, '__name__', ''))}"
+
+
+def picture_of(value: Any, memories: Memories) -> Picture:
+    """Takes nothing from the object: a generator stays where it is."""
+    kind = type(value)
+    if kind is list:
+        parts = value[:]
+        return Picture("list", None, parts, _all_constant(parts))
+    if kind is dict:
+        pairs = list(value.items())
+        return _with_parts("dict", None, [key for key, _ in pairs] + [item for _, item in pairs])
+    if kind is tuple:
+        return _with_parts("tuple", None, list(value))
+    if kind in (set, frozenset):
+        return _with_parts("set", kind is frozenset, _in_order(value))
+    if kind in (bytearray, array.array):
+        return Picture("buffer", [value.typecode if kind is array.array else "", bytes(value)])
+    if isinstance(value, Memory):
+        return Picture("memory", ["tensor" if isinstance(value.owner, torch.Tensor) else "array", value.view.copy()])
+    if isinstance(value, enum.Enum):
+        name = value.name  # None, or several, for flags
+        known = name in kind.__members__
+        return Picture("enum", [known, name if known else value.value], [kind], constant=False)
+    if isinstance(value, GENERATORS):
+        state = generator_state(value)
+        return Picture("held") if state is None else Picture("generator", [generator_kind(value), encode(state)])
+    if isinstance(value, _CODE):
+        return Picture("code", name_of(value))
+    if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType | None):
+        return Picture("code", name_of(value))
+    if isinstance(value, torch.Tensor):
+        return _of_tensor(value, memories)
+    if kind is np.ndarray:
+        return _of_array(value, memories)
+    if isinstance(value, torch.nn.Module | np.memmap) or _room(kind) in _OF_THE_MACHINE:
+        return Picture("held")
+    if _room(kind) == "torch" and not kind.__module__.startswith("torch.utils.data"):
+        return Picture("held")
+    return _by_reduce(value)
+
+
+def _room(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _with_parts(kind: str, fixed: Any, parts: list[Any]) -> Picture:
+    return Picture(kind, fixed, parts, _all_constant(parts))
+
+
+def _in_order(members: Any) -> list[Any]:
+    """The same for equal sets of constants, however they came to be."""
+    listed = list(members)
+    return sorted(listed, key=lambda item: (type(item).__name__, repr(item))) if _all_constant(listed) else listed
+
+
+def _of_tensor(value: torch.Tensor, memories: Memories) -> Picture:
+    if type(value) is not torch.Tensor or not is_plain(value) or value.grad_fn is not None:
+        plain = value.detach().cpu().as_subclass(torch.Tensor)
+        where = (
+            "" if plain.layout is value.layout and type(value) is torch.Tensor and value.is_cpu else str(value.device)
+        )
+        return _encoded(plain, str(value.dtype), where)
+    storage = value.untyped_storage()
+
+    def view() -> np.ndarray[Any, Any]:
+        return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+    memory = memories.of(value, storage.data_ptr() if storage.nbytes() else 0, view)
+    fixed = [value.dtype, list(value.shape), list(value.stride()), value.storage_offset(), value.requires_grad]
+    return Picture("tensor", fixed, [memory], constant=False)
+
+
+def _encoded(value: Any, dtype: str, device: str) -> Picture:
+    try:
+        data = encode(value)
+        return Picture("opaque" if opaque_notes(data) else "encoded", [dtype, list(value.shape), device, data])
+    except Exception:  # what no state can hold
+        return Picture("opaque")
+
+
+def _of_array(value: np.ndarray[Any, Any], memories: Memories) -> Picture:
+    if value.dtype == object:
+        return _with_parts("objects", list(value.shape), list(value.flat))
+    if value.dtype.kind not in "biufcmMS":
+        return _encoded(value, str(value.dtype), "")
+    owner: Any = value
+    while type(owner.base) is np.ndarray:
+        owner = owner.base
+    if not owner.flags.forc or owner.dtype.kind not in "biufcmMSV":
+        return _encoded(value, str(value.dtype), "")
+    address = owner.__array_interface__["data"][0] if owner.nbytes else 0
+    memory = memories.of(owner, address, lambda: _bytes_of(owner))
+    offset = value.__array_interface__["data"][0] - address if owner.nbytes else 0
+    described = np.lib.format.dtype_to_descr(value.dtype)
+    fixed = [described, list(value.shape), list(value.strides), offset, value.flags.writeable]
+    return Picture("array", fixed, [memory], constant=False)
+
+
+def _bytes_of(owner: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not owner.nbytes:
+        return np.empty(0, np.uint8)
+    return np.ndarray((owner.nbytes,), np.uint8, buffer=owner if owner.flags.c_contiguous else owner.T)
+
+
+# -- what pickle would ask for --------------------------------------------------------------------------------------
+
+
+def _by_reduce(value: Any) -> Picture:
+    """``fixed``: [how it is made, arguments, the form of its state, names in that, items, pairs of keys and values]."""
+    kind = type(value)
+    if (
+        dataclasses.is_dataclass(kind)
+        and getattr(getattr(kind, "__setstate__", None), "__module__", "") == "dataclasses"
+    ):
+        return _by_attributes(value, "new")  # which is what those with slots get of dataclasses, as lists
+    try:
+        reduced = _reduced(value)
+    except RecursionError:
+        raise
+    except Exception:  # pickle refuses it, in whatever words
+        return _by_attributes(value)
+    if isinstance(reduced, str):
+        return Picture("code", f"{kind.__module__}:{reduced}")
+    function, args, state, items, pairs = (*reduced, None, None, None)[:5]
+    if len(reduced) > 5 and reduced[5] is not None:  # a function that sets the state
+        return _by_attributes(value)
+    how = "call"
+    if function is _NEW:
+        how, function, args = "new", args[0], args[1:]
+    if isinstance(value, set):
+        how, function, args, items = "new", kind, (), _in_order(set.__iter__(value))
+    elif isinstance(value, Counter):
+        how, function, args, pairs = "new", kind, (), dict.items(value)
+    form, names, kept = _state_of(value, state)
+    items = list(items or ())
+    pairs = list(pairs or ())
+    parts = [function, *args, *kept, *items, *[key for key, _ in pairs], *[item for _, item in pairs]]
+    return Picture("object", [how, len(args), form, names, len(items), len(pairs)], parts, constant=False)
+
+
+def _reduced(value: Any) -> Any:
+    reduce = copyreg.dispatch_table.get(type(value))
+    if reduce is not None:
+        return reduce(value)
+    if _room(type(value)) != "itertools":
+        return value.__reduce_ex__(4)
+    with warnings.catch_warnings():  # Python 3.12 to 3.13 warn that 3.14 will not
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return value.__reduce_ex__(4)
+
+
+def _state_of(value: Any, state: Any) -> tuple[str, list[str], list[Any]]:
+    """(the form, names in it, values): ``attributes`` are set as such, all else goes to ``__setstate__``."""
+    own = hasattr(value, "__setstate__")
+    if state is None and not hasattr(value, "__dict__"):
+        return "none", [], []
+    if own:
+        if type(state) is dict and all(type(name) is str for name in state):
+            return "named state", list(state), list(state.values())
+        if type(state) is tuple:
+            return "state of parts", [""] * len(state), list(state)
+        return ("none", [], []) if state is None else ("state", [""], [state])
+    if isinstance(state, tuple) and len(state) == 2:
+        found = {**(state[0] or {}), **(state[1] or {})}
+    else:
+        found = dict(state or {})
+    return ATTRIBUTES, list(found), list(found.values())
+
+
+def _by_attributes(value: Any, how: str = "held") -> Picture:
+    found = dict(getattr(value, "__dict__", None) or {})
+    for cls in type(value).__mro__:
+        for name, member in vars(cls).items():
+            if isinstance(member, types.MemberDescriptorType) and _room(cls) != "builtins":
+                try:
+                    found[name] = member.__get__(value)
+                except AttributeError:  # not set
+                    continue
+    if how == "held" and not found:
+        return Picture("opaque")
+    if isinstance(value, Iterator | functools.partial) or _room(type(value)) == "multiprocessing":
+        return Picture("opaque")
+    return Picture("object", [how, 0, ATTRIBUTES, list(found), 0, 0], [type(value), *found.values()], False)

@@ -1,0 +1,358 @@
+"""What a state holds of values, read and put back into the present objects.
+
+Runs in every process. Lists, dicts, sets, arrays of the same shape, generators and objects with attributes are changed
+in place, so that whoever shares them goes on sharing them; what cannot be changed in place is made anew, once, and set
+wherever it is wanted.
+"""
+
+from __future__ import annotations
+
+import array
+import enum
+import math
+import types
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchpipe.errors import StateError
+from torchpipe.randomness.generators import MADE, generator_kind, put_generator
+from torchpipe.state import decode
+from torchpipe.state.flat import damaged
+from torchpipe.state.tensors import span_of
+from torchpipe.values import older
+from torchpipe.values.looked import Link, Looked, Node, Saved, without
+from torchpipe.values.pictures import (
+    ATTRIBUTES,
+    Memories,
+    Memory,
+    Picture,
+    is_constant,
+    is_same,
+    name_of,
+    picture_of,
+)
+from torchpipe.values.reading import Row, read
+
+__all__ = ["check", "put"]
+
+
+def check(looked: Looked, saved: Saved) -> None:
+    """Raises: as :meth:`Looked.check`."""
+    if older.is_older(saved):
+        older.check(looked.owners, saved)
+    else:
+        read(looked, saved)
+
+
+def put(looked: Looked, saved: Saved) -> None:
+    """Raises: as :meth:`Looked.put`."""
+    if older.is_older(saved):
+        _Putting(looked, []).run()
+        older.put(looked.owners, saved)
+    else:
+        _Putting(looked, read(looked, saved)).run()
+
+
+# -- putting back ---------------------------------------------------------------------------------------------------
+
+
+class _Putting:
+    def __init__(self, looked: Looked, rows: list[Row]) -> None:
+        self._looked, self._rows = looked, rows
+        self._changed = {id(row.node.value): row.picture for row in rows if row.node is not None and row.picture}
+        self._finals: dict[Any, Any] = {}
+        self._making: set[int] = set()
+        self._used: dict[int, Any] = {}
+        self._bare: set[int] = set()  # made, and not filled: they may not be able to say what they are
+        self._waiting: list[tuple[Any, Picture, Node | None]] = []
+        self._memories = Memories(looked.memories)
+        self._owners = {id(owner): number for number, owner in enumerate(looked.owners)}
+
+    def run(self) -> None:
+        late: list[tuple[Any, Picture, Node | None]] = []  # hashes may ask what is in the keys
+        for owner in self._looked.owners:
+            self._final(owner)
+        while self._waiting or late:
+            value, wanted, node = self._waiting.pop() if self._waiting else late.pop()
+            if wanted.kind in ("set", "dict") and not wanted.constant and self._waiting:
+                late.append((value, wanted, node))
+                for part in wanted.parts:
+                    self._final(part)
+                continue
+            try:
+                self._fill(value, wanted)
+            except StateError:
+                raise
+            except Exception as error:
+                raise self._cannot(value, node, error) from error
+
+    def _cannot(self, value: Any, node: Node | None, error: Exception) -> StateError:
+        return StateError(
+            f"{type(value).__name__ if node is None else node.path()} cannot be put back to what it was "
+            f"({type(error).__name__}: {error!s:.200}): give the object state_dict() and load_state_dict()"
+        )
+
+    def _final(self, part: Any) -> Any:
+        """The object that stands there when all is put back."""
+        if type(part) is Link:
+            row = self._rows[part.number]
+            if row.node is None:
+                return self._new(part.number, row)
+            part = row.node.value
+        elif is_constant(part):
+            return part
+        key = id(part)
+        if key not in self._finals:
+            node = self._looked.made[key]
+            wanted = self._changed.get(key) or node.picture
+            self._finals[key] = part
+            try:
+                if not self._stays(part, wanted):
+                    if key in self._owners:
+                        raise TypeError("it cannot be changed in place")
+                    self._finals[key] = self._made(wanted)
+            except StateError:
+                raise
+            except Exception as error:
+                raise self._cannot(part, node, error) from error
+            self._waiting.append((self._finals[key], wanted, node))
+        return self._finals[key]
+
+    def _new(self, number: int, row: Row, present: Any = None) -> Any:
+        """``present``: what stands in its place now. A pass that goes on may hold it, so it is used where it can be."""
+        key = ("row", number)
+        if key not in self._finals:
+            assert row.picture is not None
+            if number in self._making:
+                raise damaged("an object of it is made from itself")
+            self._making.add(number)
+            try:
+                here = self._here(row, present)
+                self._finals[key] = self._made(row.picture) if here is None else here
+            except StateError:
+                raise
+            except Exception as error:
+                raise StateError(f"a {row.kind} of the state cannot be made: {error!r:.200}") from error
+            self._waiting.append((self._finals[key], row.picture, None))
+        return self._finals[key]
+
+    def _here(self, row: Row, present: Any) -> Any:
+        assert row.picture is not None
+        other = present is None or id(present) in self._looked.made or id(present) in self._used
+        if other or name_of(type(present)) != row.kind or not self._stays(present, row.picture):
+            return None
+        self._used[id(present)] = present
+        return present
+
+    def _present(self, value: Any) -> Picture:
+        picture = picture_of(value, self._memories)
+        number = self._owners.get(id(value))
+        names = None if number is None else self._looked.names.get(number)
+        return without(picture, names) if names else picture
+
+    def _stays(self, value: Any, wanted: Picture) -> bool:
+        """True if the object is, or can be changed into, what is wanted."""
+        match wanted.kind:
+            case "list" | "dict" | "held" | "opaque" | "code" | "buffer":
+                return True
+            case "generator":
+                return bool(generator_kind(value) == wanted.fixed[0])
+            case "memory":
+                view, data = value.view, wanted.fixed[1]
+                return view.size == data.size and (view.flags.writeable or np.array_equal(view, data))
+            case "encoded" | "objects":
+                return bool(self._present(value).fixed[:3] == wanted.fixed[:3])
+            case "set" if not wanted.fixed:
+                return True
+        present = self._present(value)
+        if present.kind != wanted.kind:
+            return False
+        if wanted.kind != "object":
+            return is_same(present, self._with_finals(wanted))
+        head = 1 + wanted.fixed[1]
+        theirs = [self._final(part) for part in wanted.parts[:head]]
+        return present.fixed[:2] == wanted.fixed[:2] and is_same(
+            Picture("", None, present.parts[:head], False), Picture("", None, theirs, False)
+        )
+
+    def _use(self, present: Picture, wanted: Picture) -> None:
+        """Objects that are to be made may stand there already."""
+        links = [number for number, part in enumerate(wanted.parts) if type(part) is Link]
+        if links:
+            labels, here = wanted.labels(), dict(zip(present.labels(), present.parts))
+            for number in links:
+                link = wanted.parts[number]
+                row = self._rows[link.number]
+                if row.node is None and not is_constant(part := here.get(labels[number])):
+                    self._new(link.number, row, part)
+
+    def _with_finals(self, wanted: Picture) -> Picture:
+        if wanted.constant:
+            return wanted
+        return Picture(wanted.kind, wanted.fixed, list(map(self._final, wanted.parts)), False)
+
+    # -- one that is made anew --------------------------------------------------------------------------------------
+
+    def _made(self, wanted: Picture) -> Any:
+        made = self._make(wanted)
+        self._used[id(made)] = made
+        if wanted.kind == "object":
+            self._bare.add(id(made))
+        return made
+
+    def _make(self, wanted: Picture) -> Any:
+        """What is in lists, dicts, sets and attributes comes later."""
+        fixed = wanted.fixed
+        match wanted.kind:
+            case "list":
+                return []
+            case "dict":
+                return {}
+            case "set":
+                return frozenset(map(self._final, wanted.parts)) if fixed else set()
+            case "tuple":
+                return tuple(map(self._final, wanted.parts))
+            case "code":
+                return self._looked.code_named(fixed)
+            case "generator":
+                made = MADE[fixed[0]](decode(fixed[1]))
+                put_generator(made, decode(fixed[1]))
+                return made
+            case "memory":
+                size = fixed[1].size
+                owner = torch.empty(size, dtype=torch.uint8) if fixed[0] == "tensor" else np.empty(size, np.uint8)
+                return Memory(owner, owner.numpy() if isinstance(owner, torch.Tensor) else owner)
+            case "objects":
+                return np.empty(fixed, dtype=object)
+            case "encoded":
+                return decode(fixed[3])
+            case "buffer":
+                return array.array(fixed[0]) if fixed[0] else bytearray()
+            case "enum":
+                cls = self._final(wanted.parts[0])
+                if not isinstance(cls, enum.EnumMeta):
+                    raise TypeError(f"{cls!r:.80} is no enum")
+                return cls[fixed[1]] if fixed[0] else cls(fixed[1])
+        parts = list(map(self._final, wanted.parts if wanted.kind != "object" else wanted.parts[: 1 + fixed[1]]))
+        if wanted.kind == "array":
+            described, shape, strides, offset, writeable = fixed
+            dtype = np.lib.format.descr_to_dtype(described)
+            made = np.ndarray(tuple(shape), dtype, parts[0].view, offset, tuple(strides))
+            made.flags.writeable = writeable
+            return made
+        if wanted.kind == "tensor":
+            dtype, shape, strides, offset, requires_grad = fixed
+            size = span_of(shape, strides) if math.prod(shape) else 0
+            if min((*shape, *strides, offset), default=0) < 0 or (offset + size) * dtype.itemsize > parts[0].view.size:
+                raise ValueError(f"a tensor of {shape} in {parts[0].view.size} bytes")
+            owner = parts[0].owner
+            storage = (owner if isinstance(owner, torch.Tensor) else torch.from_numpy(owner)).untyped_storage()
+            return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides).requires_grad_(requires_grad)
+        function, *args = parts
+        if fixed[0] != "new":
+            return function(*args)
+        kind = name_of(function)
+        if (kind, "new", kind) not in self._looked.makers and issubclass(function, tuple):
+            return tuple.__new__(function, args)  # nothing of a class that the owners do not hold is run
+        return function.__new__(function, *args)
+
+    # -- in place ---------------------------------------------------------------------------------------------------
+
+    def _fill(self, value: Any, wanted: Picture) -> None:
+        kind, fixed = wanted.kind, wanted.fixed
+        if kind in ("held", "opaque", "code", "enum"):
+            return
+        if kind == "memory":
+            if not np.array_equal(value.view, fixed[1]):
+                value.view[...] = fixed[1]
+            return
+        present = _BARE if id(value) in self._bare else self._present(value)
+        self._use(present, wanted)
+        wanted = self._with_finals(wanted)
+        parts = wanted.parts
+        if is_same(present, wanted):
+            return
+        match kind:
+            case "list":
+                value[:] = parts
+            case "dict":
+                value.clear()
+                value.update(zip(parts[: len(parts) // 2], parts[len(parts) // 2 :]))
+            case "set":
+                if not fixed:
+                    value.clear(), value.update(parts)
+            case "generator":
+                put_generator(value, decode(fixed[1]))
+            case "buffer":
+                value[:] = array.array(fixed[0], fixed[1]) if fixed[0] else fixed[1]
+            case "objects":
+                for number, part in enumerate(parts):
+                    value[np.unravel_index(number, value.shape)] = part
+            case "encoded":
+                with torch.no_grad():
+                    value.copy_(decode(fixed[3])) if isinstance(value, torch.Tensor) else np.copyto(
+                        value, decode(fixed[3])
+                    )
+            case "object":
+                _fill_object(value, present, wanted)
+
+
+_BARE = Picture("object", ["", 0, "none", [], 0, 0], [None])
+
+
+def _fill_object(value: Any, present: Picture, wanted: Picture) -> None:
+    _, args, form, names, items, pairs = wanted.fixed
+    first = 1 + args
+    kept = wanted.parts[first : first + len(names)]
+    rest = wanted.parts[first + len(names) :]
+    listed, keys, values = rest[:items], rest[items : items + pairs], rest[items + pairs :]
+    if items or present.fixed[4]:
+        _refill(value, listed)
+    if pairs or present.fixed[5]:
+        _refill_pairs(value, list(zip(keys, values)))
+    first = 1 + present.fixed[1]
+    before = present.parts[first : first + len(present.fixed[3])]
+    if form == present.fixed[2] and is_same(
+        Picture("", present.fixed[3], before, False), Picture("", names, kept, False)
+    ):
+        return
+    if form == ATTRIBUTES:
+        _set_attributes(value, dict(zip(present.fixed[3], before)), dict(zip(names, kept)))
+    elif form == "named state":
+        value.__setstate__(dict(zip(names, kept)))
+    elif form == "state of parts":
+        value.__setstate__(tuple(kept))
+    elif form == "state":
+        value.__setstate__(kept[0])
+
+
+def _refill(value: Any, items: list[Any]) -> None:
+    if isinstance(value, list):
+        list.clear(value), list.extend(value, items)
+    elif isinstance(value, set):
+        set.clear(value), set.update(value, items)
+    else:
+        value.clear(), value.extend(items)
+
+
+def _refill_pairs(value: Any, pairs: list[tuple[Any, Any]]) -> None:
+    base: Any = next((cls for cls in type(value).__mro__ if cls.__module__ in ("builtins", "collections")), type(value))
+    base.clear(value)
+    for key, item in pairs:
+        base.__setitem__(value, key, item)
+
+
+def _set_attributes(value: Any, before: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Past ``__setattr__``: frozen dataclasses, say."""
+    for name in [*(before.keys() - wanted.keys()), *wanted]:
+        if name in wanted and name in before and wanted[name] is before[name]:
+            continue
+        member = getattr(type(value), name, None)
+        if isinstance(member, types.MemberDescriptorType):
+            member.__set__(value, wanted[name]) if name in wanted else member.__delete__(value)
+        elif name in wanted:
+            vars(value)[name] = wanted[name]
+        else:
+            vars(value).pop(name, None)
