@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import inspect
 import json
 import os
 import pickle
@@ -1357,3 +1358,105 @@ def test_a_copy_of_a_loader_whose_loaded_state_has_claims_is_refused() -> None:
         loader.load_state_dict(state)
         with pytest.raises(TypeError, match="items behind the loader's position are done, and a copy"):
             copy.copy(loader)
+
+
+@pytest.mark.parametrize("make", [map_style, graph])
+@pytest.mark.parametrize("still_open", [(), (1,)])
+def test_other_claims_have_what_is_loaded_or_are_refused_once_it_is_begun(make: Make, still_open: Any) -> None:
+    with make(0) as loader:
+        for claim in islice(loader.claims(ahead=8), 3):
+            if claim.ordinal not in still_open:
+                claim.done()
+        state = loader.state_dict()
+    with make(0) as loader:
+        loader.load_state_dict(state)
+        loader.claims(ahead=8)
+        claims = loader.claims(ahead=ITEMS)
+        stream = iter(claims)
+        with pytest.raises(RuntimeError, match="which other claims would lose"):
+            loader.claims(ahead=16)
+        assert [claim.ordinal for claim in stream] == [*still_open, *range(3, ITEMS)]
+
+
+def test_a_rest_of_which_nothing_is_done_is_not_lost_to_other_claims_either() -> None:
+    with map_style(0) as loader:
+        stream = iter(loader.claims(ahead=3, timeout=0.01))
+        held = list(islice(stream, 3))
+        with pytest.raises(TimeoutError):
+            next(stream)
+        for claim in held:
+            claim.done()
+        state = loader.state_dict()
+    with map_style(0) as loader:
+        loader.load_state_dict(state)
+        stream = iter(loader.claims(ahead=ITEMS))
+        with pytest.raises(RuntimeError, match="items of the loaded state are to come, which other claims would lose"):
+            loader.claims()
+        assert [claim.ordinal for claim in stream] == list(range(3, ITEMS))
+
+
+@pytest.mark.parametrize("make", [map_style, graph])
+def test_a_state_that_is_saved_behind_set_epoch_loads_or_is_refused(make: Make) -> None:
+    """Forwards it has what was open; backwards there is none, as long as something is open."""
+    with make(0) as loader:
+        claims = loader.claims(ahead=64)
+        for _ in range(2):
+            held = next(iter(claims))
+            state = loader.state_dict()
+            if held.epoch == 0:
+                early = state
+                held.done()
+        loader.set_epoch(0)
+        with pytest.raises(StateError, match="1 claim of epoch 1 is open, and the loader was set back to the start of"):
+            loader.state_dict()
+        held.done()
+        assert loader.state_dict()["epoch"] == 0
+    with make(0) as loader:
+        loader.load_state_dict(state)
+        loader.set_epoch(0)
+        with pytest.raises(StateError, match="set back to the start of epoch 0"):
+            loader.state_dict()
+    for made_before in (True, False):
+        with make(0) as loader:
+            loader.load_state_dict(early)
+            if made_before:
+                loader.claims()
+            loader.set_epoch(1)
+            state = loader.claims().state_dict()
+        with make(0) as loader:
+            loader.load_state_dict(state)
+            claims = loader.claims(ahead=64)
+            assert [claim.number[:2] for claim in claims] == [(0, 0)]
+            assert [claim.number[:2] for claim in claims] == [(1, ordinal) for ordinal in range(ITEMS)]
+
+
+def test_a_state_names_a_position_for_all_that_is_open() -> None:
+    with map_style(0) as loader:
+        claims = loader.claims()
+        next(iter(claims))
+        claims._driver._positions.clear()
+        with pytest.raises(StateError, match="no position of the loader before item 0 of epoch 0 is known"):
+            loader.state_dict()
+
+
+def test_closed_claims_know_nothing_of_a_state_that_is_loaded_later() -> None:
+    with graph(0) as loader:
+        claims = loader.claims(keep_results=True)
+        for claim in islice(claims, 3):
+            if claim.ordinal:
+                claim.done("result")
+        state = loader.state_dict()
+        claims.close()
+        loader.load_state_dict(state)
+        assert claims.stats().open == claims.stats().done == 0
+        assert claims.take() == []
+        claims.advance()
+        with pytest.raises(IteratorInvalidated, match=r"make others with loader.claims\("):
+            iter(claims)
+        assert loader.state_dict()["claims"] == state["claims"]
+        assert len(loader.claims(keep_results=True).take()) == 2
+
+
+def test_a_loader_names_the_arguments_of_its_claims() -> None:
+    (_, *own), (_, *those) = (list(inspect.signature(of).parameters.values()) for of in (DataLoader.claims, Claims))
+    assert own == those

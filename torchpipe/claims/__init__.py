@@ -5,9 +5,11 @@ generation, scoring), a resume from it would skip what was still open. A claim i
 whoever finishes first.
 
 It uses a loader's public calls, and the hooks of :class:`torchpipe.loader.driven.Driven`: ``driver``, ``_coming``, and
-``_position_now`` with ``_state_at``. The loader holds its driver (``driver.py``), which holds no loader;
-:class:`Claims` and a loop over them hold both; a :class:`Claim` holds the window of open ones (``window.py``) alone:
-whoever keeps one keeps no loader and no worker alive.
+``_position_now`` with ``_state_at``; of the rest of the core, what says which rank a loader is of and how it is divided
+(``data.order.samplers``, ``data.ranks.batches``, ``data.ranks.graph``, ``compat.torch_private``), the codec of states,
+and what all packages share (``errors``, ``node``, ``randomness``). The loader holds its driver (``driver.py``), which
+holds no loader; :class:`Claims` and a loop over them hold both; a :class:`Claim` holds the window of open ones
+(``window.py``) alone: whoever keeps one keeps no loader and no worker alive.
 """
 
 from __future__ import annotations

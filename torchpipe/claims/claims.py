@@ -49,7 +49,8 @@ class Claims(Generic[T]):
     ``ahead / 8`` more.
 
     Raises: TypeError or ValueError for arguments out of range, for a loader whose items come in any order, and for one
-    whose ranks wait for each other; RuntimeError while other claims of the loader are open.
+    whose ranks wait for each other; RuntimeError while other claims of the loader are open, or a loop has begun what
+    was loaded, and had nothing of it.
     """
 
     def __init__(
@@ -73,14 +74,14 @@ class Claims(Generic[T]):
         most = max_staleness
         window.max_staleness = None if most is None else check_count("max_staleness", most, at_least=0)
         window.drops_stale, window.keeps_results = stale == "drop", bool(keep_results)
-        before = loader.driver
-        loaded = None if before is None else before.loaded
+        before = loader.driver  # it hands on what was loaded, unless a loop has begun that
+        loaded = None if before is None or loader._coming()[1] else before.loaded
         if loaded is not None:
             before.close()
         elif before is not None:
             before.let_go(loader, "other claims")
         loader.driver = self._driver
-        self._driver.load(loader, loaded)
+        self._driver.take_up(loaded)
 
     @property
     def epoch(self) -> int:

@@ -55,7 +55,7 @@ class ClaimsDriver:
         self.next: Item | None = None  # what it gives next, or what the last one would have; None: none has begun
         self._positions: list[tuple[Item, Any]] = []  # of the loader, each before that item, as time went
         self.since_remembered = 0  # items
-        self.loaded: SavedClaims | None = None  # until a loop has had something of it
+        self.loaded: tuple[SavedClaims, Any] | None = None  # and the position; until a loop has had something of it
         self._rests: dict[int, _Coming] = {}  # of the loaded state: of the epochs of which no loop has had anything
         self._finished_to: Item | None = None  # of it, while loops go on with it: all but what is unseen was finished
 
@@ -219,6 +219,8 @@ class ClaimsDriver:
             coming = self._coming(loader, at_work=True)
             if coming.resumes and self._finished_to is not None and coming.first < self._finished_to:
                 return "items behind the loader's position are done"
+            if coming.left and self.loaded:
+                return "items of the loaded state are to come"
             return f"{len(results)} result{' was' if len(results) == 1 else 's were'} not taken" if results else ""
 
     def close(self) -> None:
@@ -235,14 +237,23 @@ class ClaimsDriver:
     def load(self, loader: Any, saved: SavedClaims | None) -> None:
         if self._beginner == threading.get_ident():
             return
-        position, window = None if saved is None else loader._position_now(), self.window
+        if self.closed:  # whoever has closed these sees nothing of what the next ones have
+            loader.driver = ClaimsDriver()
+            loader.driver.load(loader, saved)
+        else:
+            self.take_up(None if saved is None else (saved, loader._position_now()))
+
+    def take_up(self, loaded: tuple[SavedClaims, Any] | None) -> None:
+        """Begin with a state, and the loader's position as it was when that was loaded."""
+        window = self.window
         with window.lock:
             self._reset()
-            if saved is not None:
+            if loaded is not None:
+                saved, position = self.loaded = loaded
                 window.unseen, window.results = set(saved.open), deque(saved.results)
                 window.version, window.reasons = saved.version, dict(saved.reasons)
                 window.counts |= saved.counts
-                self.loaded, self._allow_pickle = saved, saved.allow_pickle
+                self._allow_pickle = saved.allow_pickle
                 own = saved.own if saved.first[1] else None  # at its start, an epoch begins by itself
                 self._rests = {at[0]: _Coming(at, state, True) for at, state in ((saved.first, own), *saved.later)}
                 self._finished_to = saved.following
@@ -260,6 +271,13 @@ class ClaimsDriver:
                     "without it, or call claims.close() and iterate the loader itself"
                 )
             coming, positions = self._coming(loader, at_work=True), self._positions
+            still_open = sorted({*window.open, *window.unseen})
+            if not coming.resumes and (twice := [item for item in still_open if item >= coming.first]):
+                raise StateError(
+                    f"{are_open(twice, f' of epoch {twice[-1][0]}')}, and the loader was set back to the start of "
+                    f"epoch {coming.first[0]}, which no state says: let them be done, load their state again, or call "
+                    "close()"
+                )
             if not (coming.left or coming.finished or coming.state is not None):
                 positions = [*positions, (coming.first, loader._position_now())]
             floor = self._finished_to if coming.resumes else None
@@ -269,12 +287,13 @@ class ClaimsDriver:
                     found.append((positions[index][0], loader._state_at(positions[index][1])))
                 elif (rest := self._rests.get(item[0])) is not None and rest.state is not None:
                     found.append((rest.first, rest.state))
+                else:
+                    raise StateError(f"no position of the loader before item {item[1]} of epoch {item[0]} is known")
             (first, state), *later = found
-            highest = max(window.open, default=coming.first)
             saved = SavedClaims(
                 first=first,
-                following=max(coming.first, (highest[0], highest[1] + (highest in window.open)), floor or first),
-                open=sorted({*window.open, *window.unseen}),
+                following=max(coming.first, floor or first, *((epoch, last + 1) for epoch, last in still_open)),
+                open=still_open,
                 later=later,
                 version=window.version,
                 counts=window.counts,

@@ -6,7 +6,7 @@ Runs in the user's process. The loader holds its driver, and the driver holds no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torchpipe.loader.epochs import Epochs, Fresh
 from torchpipe.rings import from_ring
@@ -58,11 +58,21 @@ class Driven:
             return (coming.epoch, 0), self._epochs.left is not None
         return (coming.position.epoch, coming.position.delivered), False
 
-    def claims(self, *args: Any, **kwargs: Any) -> Any:
+    def claims(
+        self,
+        ahead: int = 64,
+        *,
+        groups: int = 1,
+        timeout: float | None = None,
+        max_staleness: int | None = None,
+        stale: Literal["again", "drop"] = "again",
+        keep_results: bool = False,
+    ) -> Any:
         """The items as claims, for consumers that finish them out of order: a :class:`torchpipe.claims.Claims` of this
         loader, whose other arguments these are. Raises: RuntimeError while claims that were made before are open.
         """
-        return from_ring("torchpipe.claims:Claims")(self, *args, **kwargs)
+        more = {"groups": groups, "timeout": timeout, "max_staleness": max_staleness, "stale": stale}
+        return from_ring("torchpipe.claims:Claims")(self, ahead, keep_results=keep_results, **more)
 
     @property
     def has_claims(self) -> bool:
