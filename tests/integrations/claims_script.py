@@ -19,12 +19,12 @@ from torch.distributed import checkpoint as dcp
 from torch.utils.data import DistributedSampler
 
 from reading_services import DistributedReadingService, OrdinalReadingService
+from tests.services.rank_script import TIMEOUT_S, end_together
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.integrations.dcp import SavedLoader
 from torchpipe.iter import IterableWrapper
 
 RANKS = 2
-TIMEOUT_S = 60.0
 
 
 def open_claims(folder: Path) -> list[Any]:
@@ -84,8 +84,7 @@ def main(folder: Path, rank: int) -> None:
         "gloo", f"file://{folder / 'store'}", timedelta(seconds=TIMEOUT_S), rank=rank, world_size=RANKS
     )
     (folder / f"{rank}.json").write_text(json.dumps([open_claims(folder), refused()]))
-    dist.barrier()  # a rank that ends while another one still connects to it would be an error there
-    dist.destroy_process_group()
+    end_together(folder, rank, RANKS)
 
 
 if __name__ == "__main__":

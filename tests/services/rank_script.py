@@ -514,6 +514,17 @@ def left_out() -> Any:
     return results
 
 
+def end_together(folder: Path, rank: int, world_size: int) -> None:
+    """Leave the process group when all ranks are done: one that ends while another still talks to it fails that one.
+
+    By a store in ``folder``: a barrier of the group itself is such talk.
+    """
+    store = dist.FileStore(str(folder / "ended"), world_size)
+    store.set(str(rank), "")
+    store.wait([str(other) for other in range(world_size)], timedelta(seconds=TIMEOUT_S))
+    dist.destroy_process_group()
+
+
 def main(scenarios: dict[str, Any]) -> None:
     """Plays those of ``scenarios`` that the command line names, in a process group."""
     folder, rank, world_size, names = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
@@ -529,8 +540,7 @@ def main(scenarios: dict[str, Any]) -> None:
         result = scenarios[name]()
         (folder / f"{name}.{rank}.json").write_text(json.dumps(result))
     if "a_rank_is_killed" not in names and dist.is_initialized():
-        dist.barrier()  # a rank that ends while another one still connects to it would be an error there
-        dist.destroy_process_group()
+        end_together(folder, rank, world_size)
 
 
 if __name__ == "__main__":
