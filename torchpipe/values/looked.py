@@ -19,7 +19,7 @@ import numpy as np
 
 from torchpipe.state.named import find_named
 from torchpipe.values.pictures import ATTRIBUTES, NAMED, Memories, Picture, is_constant, is_same, name_of, picture_of
-from torchpipe.values.well_known import WELL_KNOWN, WELL_KNOWN_MAKERS
+from torchpipe.values.standard import WELL_KNOWN, WELL_KNOWN_MAKERS
 
 __all__ = ["Link", "Looked", "Node", "Saved", "without"]
 
