@@ -64,8 +64,8 @@ class Picture:
     """``fixed`` is plain data, ``parts`` are constants and live objects, ``names`` say what each part is.
 
     Kinds: ``held`` and ``opaque`` are known by identity alone, and the second may change unseen; ``code``; ``tuple``,
-    ``list``, ``dict``, ``set``; ``object``: by ``__reduce_ex__``; ``enum``, ``generator``; ``buffer``: a ``bytearray``
-    or ``array``; ``memory``, and ``array``, ``tensor``: views of it; ``objects``: arrays of objects; ``encoded``:
+    ``list``, ``dict``, ``set``; ``object`` by ``__reduce_ex__``; ``enum``, ``generator``; ``buffer`` is a ``bytearray``
+    or ``array``; ``array`` and ``tensor`` are views of a ``memory``; ``objects`` are arrays of objects, ``encoded``
     arrays and tensors of other kinds.
 
     ``constant``: all parts are constants.
@@ -284,7 +284,7 @@ def _bytes_of(owner: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _by_reduce(value: Any) -> Picture:
-    """``fixed``: [how it is made, arguments, the form of its state, names in that, items, pairs of keys and values]."""
+    """Its fixed part: how it is made, arguments, form of its state, names in that, items, pairs of keys and values."""
     kind = type(value)
     if (
         dataclasses.is_dataclass(kind)
