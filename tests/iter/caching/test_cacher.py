@@ -260,8 +260,8 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "path": (lambda path: numbers(write(path / "a", range(8))), lambda path: numbers(write(path / "b", range(8, 16)))),
     "content": (lambda path: numbers(write(path, range(8))), lambda path: numbers(write(path, range(1, 9)))),
     "listed": (
-        lambda path: PathList(f"{write(path, range(8))}/*").open_files().flatmap(lambda pair: pair[1]),
-        lambda path: PathList(f"{write(path, range(9))}/*").open_files().flatmap(lambda pair: pair[1]),
+        lambda path: PathList(f"{write(path, range(8))}/*.txt").open_files().flatmap(lambda pair: pair[1]),
+        lambda path: PathList(f"{write(path, range(9))}/*.txt").open_files().flatmap(lambda pair: pair[1]),
     ),
     "bound": (
         lambda path: IterableWrapper(range(8)).map(functools.partial(plus, by=2)),
