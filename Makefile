@@ -57,7 +57,7 @@ core-alone-newest: $(NEWEST)/.stamp ## the same on the newest torch
 	MARKS="$(DAILY)" tools/core_alone.sh $(NEWEST) $(ARGS)
 
 rings-newest: $(NEWEST)/.stamp ## the rings' tests, on the newest torch
-	MARKS="$(DAILY)" tools/run_tests.sh $(NEWEST) $$($(PYTHON) -m tests.rings folders) $(ARGS)
+	MARKS="$(DAILY)" tools/run_tests.sh $(NEWEST) $$($(NEWEST)/bin/python -m tests.rings folders) $(ARGS)
 
 test-nightly: $(VENV)/.stamp $(NEWEST)/.stamp ## everything, with fresh seeds: whole matrices, storms, soak, trainers, other Pythons (hours)
 	@failed=; for part in "tests on torch 2.9" "tests on the newest torch" pairs soak test-trainers test-pythons examples; do \

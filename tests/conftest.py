@@ -16,6 +16,7 @@ from hypothesis.internal.conjecture import junkdrawer
 
 from tests import leaks
 from tests.costs import by_day
+from tests.rings import cannot_run_here
 from tests.settling import settle
 from tests.warm import XLA_MODULES, Warm
 
@@ -35,14 +36,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Examples have no deadline here, so nobody needs the times.
 junkdrawer._gc_initialized = True
 
-# Those have an environment of their own, and a target: `make test-trainers`.
-collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]
-# These need Ray, which not every Python has.
-collect_ignore += [] if importlib.util.find_spec("ray") else ["actors"]
-# These need a browser, and have a target as well: `make test-browser`.
-collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_BROWSER") else ["browser"]
-# These need Jupyter's kernel, which `make test-notebook` puts into a folder of its own.
-collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_NOTEBOOK") else ["notebook"]
+collect_ignore = cannot_run_here()
 
 # By default Ray gives its workers the least of a processor: beside busy tests they would not start in time.
 os.environ.setdefault("RAY_worker_niceness", "0")

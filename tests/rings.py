@@ -1,12 +1,13 @@
 """Whose tests a folder has (a ring's, the core's, or of everything together), and what rings add to the core's tables.
 
 ``python -m tests.rings alone`` deletes the rings and all tests but the core's in the working folder: see
-``tools/core_alone.sh``. ``python -m tests.rings folders`` prints the folders of the rings' tests.
+``tools/core_alone.sh``. ``python -m tests.rings folders`` prints the folders of the rings' tests that can run here.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["FOLDERS", "OF_EVERYTHING", "added_by_rings"]
+__all__ = ["FOLDERS", "OF_EVERYTHING", "added_by_rings", "cannot_run_here"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,6 +33,17 @@ FOLDERS: dict[str, tuple[str, ...]] = {
 }
 # Pages, examples, what is said of types: these tests use whatever a user may.
 OF_EVERYTHING = ("docs", "examples", "typing", "benchmarks")
+
+
+def cannot_run_here() -> list[str]:
+    """The folders whose tests need more than the environment that this process runs in."""
+    can = {
+        "trainers": find_spec("pytorch_lightning"),  # `make test-trainers` has an environment for them
+        "actors": find_spec("ray"),  # which not every Python has
+        "browser": os.environ.get("TORCHPIPE_TEST_BROWSER"),  # `make test-browser`: needs a browser
+        "notebook": os.environ.get("TORCHPIPE_TEST_NOTEBOOK"),  # `make test-notebook`: needs Jupyter's kernel
+    }
+    return [folder for folder, possible in can.items() if not possible]
 
 
 def folders() -> list[str]:
@@ -73,4 +85,5 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["alone"]:
         leave_the_core(Path.cwd())
     else:
-        print(*(f"tests/{folder}" for folder in folders()))
+        # pytest collects a folder that it is given by name, whatever conftest.py says of it
+        print(*(f"tests/{folder}" for folder in folders() if folder not in cannot_run_here()))
