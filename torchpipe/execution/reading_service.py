@@ -174,6 +174,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
         context = Context.for_graph(
             root,
+            images=None,
             **start.per_rank.in_context,
             section=1,
             host=Host(

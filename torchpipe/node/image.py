@@ -370,7 +370,7 @@ class _Pickler(pickle.Pickler):
         if self._storages.get(key) is tensor or not storage.nbytes():
             return reduce_tensor(tensor)
         if key not in self._storages:
-            self._storages[key] = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            self._storages[key] = torch.empty(0, dtype=torch.uint8).set_(storage)
         at = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
         return _tensor_in, (self._storages[key], tensor.dtype, *at)
 
@@ -381,7 +381,7 @@ _REDUCERS = Reducers()
 class _Unpickler(pickle.Unpickler):
     def __init__(self, aside: list[Any], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.persistent_load = aside.__getitem__  # type: ignore[method-assign,assignment]
+        self.persistent_load = aside.__getitem__  # type: ignore[method-assign]
 
 
 def _contents_of(node: DataPipe) -> Any:
@@ -389,7 +389,7 @@ def _contents_of(node: DataPipe) -> Any:
     nodes and what a pass may change.
     """
     if not is_ours(type(node).__module__):
-        return object.__getstate__(node)  # type: ignore[attr-defined]
+        return object.__getstate__(node)
     names = getattr(node, "iterates", ())
     return {
         name: value if name in names or type(value) in PLAIN else _others_aside(value)
@@ -428,7 +428,7 @@ def _array_in(root: Any, dtype: Any, shape: Any, start: int, strides: Any) -> An
 
 
 def _tensor_in(flat: torch.Tensor, dtype: torch.dtype, offset: int, shape: Any, strides: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), offset, shape, strides)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), offset, shape, strides)
 
 
 def _generator(state: bytes) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""Nodes that define ``__iter__`` as torch's do: run on a pass's own copy, resumed by a state of theirs or by replay.
+"""Nodes that define ``__iter__`` as torch's do: run on a copy of their own, resumed by a state or by replay.
 
 Runs in every process that executes a part of a graph.
 """
