@@ -1,4 +1,4 @@
-"""Each pass begins from the objects as they were given: whatever they are, whoever runs the pass, wherever it begins."""
+"""Each pass begins from the objects as they were given, whatever they are and whoever runs it."""
 
 from __future__ import annotations
 
@@ -246,6 +246,11 @@ class Factor:
         return item * self.thing.count
 
 
+def shared() -> Any:
+    made: Any = torch.zeros(3)
+    return made.share_memory_()
+
+
 class Rows(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         return index
@@ -259,7 +264,7 @@ def test_by_reference_go_code_modules_data_by_index_and_what_cannot_be_pickled()
         "rows": Rows(),
         "lock": threading.Lock(),
         "generator": iter(item for item in "ab"),
-        "shared": torch.zeros(3).share_memory_(),
+        "shared": shared(),
         "global": np.random.mtrand,
         "constant": np.broadcast_to(np.arange(2), (3, 2)),
     }
@@ -267,8 +272,8 @@ def test_by_reference_go_code_modules_data_by_index_and_what_cannot_be_pickled()
     node.value = held
     (copied,) = Image((node,)).load()
     assert copied is not node
-    assert copied.value is not held  # type: ignore[attr-defined]
-    assert all(copied.value[name] is value for name, value in held.items())  # type: ignore[attr-defined]
+    assert copied.value is not held
+    assert all(copied.value[name] is value for name, value in held.items())
 
 
 def test_views_look_into_the_copy() -> None:
@@ -276,7 +281,7 @@ def test_views_look_into_the_copy() -> None:
     array, tensor = np.arange(6), torch.arange(6)
     node.value = [array, array[1:3], array[::-2], tensor, tensor[2:4], tensor.view(2, 3).T]
     (copied,) = Image((node,)).load()
-    array_, part, back, tensor_, row, turned = copied.value  # type: ignore[attr-defined]
+    array_, part, back, tensor_, row, turned = copied.value
     array_[:], tensor_[:] = 9, 9
     assert part.tolist() == [9, 9]
     assert back.tolist() == [9, 9, 9]
@@ -288,10 +293,11 @@ def test_views_look_into_the_copy() -> None:
 def test_nothing_is_copied_where_no_pass_changes_anything() -> None:
     rows = [{"row": row} for row in range(1000)]
     graph = IterableWrapper(rows).map(len).filter(torch.nn.Identity()).batch(2).shuffle()
+    numbers = list(range(1000))
     image = Image((graph,))
     assert image.changing == set()
     assert image.load() is image.nodes
-    changing = Image((IterableWrapper(rows).map(Calls("number")),))
+    changing = Image((IterableWrapper(numbers).map(Calls("number")),))
     assert changing.load()[0] is changing.nodes[0]
     assert changing.load()[1] is not changing.nodes[1]
 
