@@ -266,7 +266,11 @@ def _reached(roots: Iterable[DataPipe], ends: Collection[int], whole: bool) -> l
 
 def copy_of(node: DataPipe) -> Any:
     """A copy of ``node`` and of what it holds, which reads from the same inputs."""
-    return Image((node,), [id(item) for item in inputs_of(node)], whole=True).load()[-1]
+    made: Any = Image((node,), [id(item) for item in inputs_of(node)], whole=True).load()[-1]
+    for name, value in vars(made).items():
+        if type(value) in (list, dict) and value is vars(node)[name]:  # of one of ours, which is told something now
+            vars(made)[name] = value.copy()
+    return made
 
 
 class Images:
