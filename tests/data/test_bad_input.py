@@ -9,12 +9,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import DistributedSampler, IterableDataset, SequentialSampler
+from torch.utils.data import DistributedSampler, IterableDataset, SequentialSampler, TensorDataset
 
 from tests.data.datasets import Killer, Lines, Numbers, text_of
-from torchpipe import DataLoader
-from torchpipe.errors import NotSerializableError, StateError, StateMismatchError, WorkerDiedError
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.errors import (
+    GraphError,
+    IteratorInvalidated,
+    NotSerializableError,
+    StateError,
+    StateMismatchError,
+    WorkerDiedError,
+)
+from torchpipe.iter import IterableWrapper
+from torchpipe.map import SequenceWrapper
 
 REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "negative workers": (Numbers(9), {"num_workers": -1}),
@@ -239,3 +249,36 @@ def test_deaths_end_in_torchs_words_if_that_is_wanted(tmp_path: Any) -> None:
         assert loader.epoch == 0
         with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Killed"):
             list(loader)
+
+
+def test_a_graph_without_a_shuffle_is_not_read_in_order_when_shuffle_is_asked_for() -> None:
+    graph = IterableWrapper(range(10))
+    with pytest.raises(GraphError, match=r"this one has none: put \.shuffle"):
+        DataLoader(graph, shuffle=True)
+    assert sorted(int(item) for item in DataLoader(graph.shuffle(), shuffle=True)) == list(range(10))
+    assert [int(item) for item in DataLoader(graph)] == list(range(10))
+
+
+def test_two_loops_over_one_loader_are_told_to_make_two() -> None:
+    loader = DataLoader(range(10))
+    with pytest.raises(IteratorInvalidated, match="make two loaders"):
+        list(zip(loader, loader))
+    graph = DataLoader2(IterableWrapper(range(10)))
+    with pytest.raises(IteratorInvalidated, match="make two loaders"):
+        list(zip(graph, graph))
+
+
+def test_a_loader_is_printed_with_what_it_reads() -> None:
+    assert repr(DataLoader(range(1000), batch_size=3)) == (
+        "<DataLoader: range of 1,000, batch_size=3, 0 workers, epoch 0>"
+    )
+    assert repr(DataLoader2(IterableWrapper(range(3)).shuffle().batch(2))) == (
+        "<DataLoader2: IterableWrapper -> Shuffler -> Batcher, InProcessReadingService, epoch 0>"
+    )
+
+
+def test_what_is_no_graph_is_told_where_it_belongs() -> None:
+    with pytest.raises(TypeError, match="DataLoader takes a dataset"):
+        DataLoader2(TensorDataset(torch.ones(2)))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="form of iterable nodes"):
+        SequenceWrapper(range(6)).parallel_map(str)  # type: ignore[attr-defined]

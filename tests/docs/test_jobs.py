@@ -96,13 +96,14 @@ def test_ddp_continues_on_other_ranks_with_the_same_samples(tmp_path: Path) -> N
 
 
 def test_mesh_continues_on_fewer_data_ranks_with_each_sample_once(tmp_path: Path) -> None:
-    script = script_of("ddp.md", tmp_path / "mesh", 1)
+    script = script_of("ddp.md", tmp_path / "mesh", 2)
     text = script.read_text()
     strike(script, f"step == 26 and {LAST_RANK}", DIE, "            if step % save_every == 0:")
     made = finished(start([*TORCHRUN, "4"], script, "2"), code=1)
     script.write_text(text)
     rest = finished(start([*TORCHRUN, "2"], script, "2"))
     assert seen_in(made, 0, before=20) + seen_in(rest, 0) == seen_in(rest, 1) == sum(range(480))
+    assert min(int(step) for _, step, _ in MESH_STEP.findall(rest)) == 21  # its checkpoint is of step 20
 
 
 def test_sigterm_saves_at_the_end_of_a_step(tmp_path: Path) -> None:

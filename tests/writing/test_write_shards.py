@@ -244,6 +244,20 @@ def test_the_folder_of_another_run_is_refused(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_run_that_wrote_nothing_is_no_other_run(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="no sample"):
+        write_shards(graph("tar").map(refuse), tmp_path / "out-{:03d}.tar", max_samples=16, seed=3)
+    assert (tmp_path / "out-manifest.tar.ndjson").exists()
+    write("tar", tmp_path)
+    write("tar", tmp_path / "fresh")
+    for path in (tmp_path / "fresh").iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def refuse(sample: Any) -> Any:
+    raise ValueError("no sample")
+
+
 def test_another_dtype_and_schema_are_another_run(tmp_path: Path) -> None:
     write("bin", tmp_path)
     with pytest.raises(StateMismatchError, match="dtype was '<u2' there, and is '<i4' here"):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+from torch.utils.data import IterDataPipe
+
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
+from torchpipe.errors import GraphError
 from torchpipe.node.iterator import is_stateful
+from torchpipe.node.traits import walk
 from torchpipe.node.validate import check_choice
 
-__all__ = ["FetchBy", "check_arguments", "check_fetch"]
+__all__ = ["FetchBy", "check_arguments", "check_fetch", "check_shuffle"]
 
 FetchBy: TypeAlias = Literal["batches", "samples"]
 
@@ -59,6 +63,17 @@ def check_arguments(
         )
     if fetch == "samples":
         _check_by_sample(worker_seeding, worker_method, autotune)
+
+
+def check_shuffle(dataset: Any, shuffle: object) -> None:
+    """Raises: GraphError for a graph that has nothing to shuffle. torch's loader warns, and reads it in order."""
+    if not shuffle or not isinstance(dataset, IterDataPipe):
+        return
+    if not any(callable(getattr(type(node), "set_shuffle", None)) for node in walk(dataset)):
+        raise GraphError(
+            "shuffle=True switches on the shuffle() of a graph, and this one has none: put .shuffle(buffer_size=...) "
+            "into it, before the sharding point"
+        )
 
 
 def _check_by_sample(worker_seeding: str, worker_method: Any, autotune: object) -> None:

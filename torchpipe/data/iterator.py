@@ -166,8 +166,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _refuse(self) -> NoReturn:
         if self._invalid:
             raise IteratorInvalidated(
-                "this iterator is of the time before another iter(), load_state_dict() or shutdown(): go on with the "
-                "newer one, or call iter(loader) for one that goes on from there"
+                "a newer iter(), load_state_dict() or shutdown() has ended this iterator: a loader has one iterator at "
+                "a time. For two loops at once (zip(a, b), a loop within a loop) make two loaders; else call "
+                "iter(loader) again"
             )
         raise StopIteration
 

@@ -18,7 +18,7 @@ from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
-from torchpipe.data.arguments import FetchBy, check_arguments, check_fetch
+from torchpipe.data.arguments import FetchBy, check_arguments, check_fetch, check_shuffle
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
@@ -35,7 +35,7 @@ from torchpipe.data.order.between_epochs import (
     restore,
 )
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
-from torchpipe.data.order.samplers import Samplers, load_into, put_back
+from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import KEYS, Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.balance import Balance
@@ -157,6 +157,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             autotune=autotune,
             fetch=fetch,
         )
+        check_shuffle(dataset, shuffle)
         ranked = ranked_sampler(
             dataset,
             distributed=distributed,
@@ -232,6 +233,11 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         )
         self._lanes: list[Cursor] | None = None  # where the datasets of workers that persist stood then, if they tell
         self._opaque = OpaqueWarnings()
+
+    def __repr__(self) -> str:
+        items = length_of(self.dataset)
+        what = type(self._plain_dataset()).__name__ + ("" if items is None else f" of {items:,}")
+        return f"<DataLoader: {what}, batch_size={self.batch_size}, {self.num_workers} workers, epoch {self.epoch}>"
 
     @property
     def _is_iterable(self) -> bool:

@@ -54,8 +54,8 @@ class CudaBackend:
     def prepare(self) -> None:
         if not torch.cuda.is_available():
             raise RuntimeError(
-                f"to_device('cuda'): torch {torch.__version__} finds no CUDA device here. Is this a CUDA build of "
-                "torch, and is the driver installed? Use to_device('cpu') to run without one"
+                f"device 'cuda': torch {torch.__version__} finds no CUDA device here. Is this a CUDA build of torch, "
+                "and is the driver installed? Choose the device 'cpu' to run without one"
             )
         if self._index is not None and self._index >= torch.cuda.device_count():
             raise ValueError(

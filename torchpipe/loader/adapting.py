@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch.utils.data import Dataset, IterableDataset
+
 from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.execution.reading_service import ReadingServiceInterface
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
@@ -19,6 +21,8 @@ Adapter = Callable[[Any], Any]
 def way_out(value: object) -> str:
     if value is None or isinstance(value, ReadingServiceInterface):
         return "a state holds no graph, so give it as well: from_state(state, datapipe, reading_service)"
+    if isinstance(value, Dataset) and not isinstance(value, IterableDataset):
+        return "torchpipe.DataLoader takes a dataset; in a graph, begin with torchpipe.map.SequenceWrapper(dataset)"
     return "wrap an iterable in torchpipe.iter.IterableWrapper"
 
 

@@ -30,7 +30,7 @@ from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, RankLayout, state_of_all
 from torchpipe.loader.untraced import untraced
-from torchpipe.node.traits import Division, division, is_node
+from torchpipe.node.traits import Division, division, is_node, node_name, walk
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed
 from torchpipe.rings import from_ring
@@ -90,6 +90,10 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         self._epochs: Epochs[LoaderState] = Epochs()
         self._pass: Pass | None = None  # of the last iter(), until it is closed
         self._pid = 0  # of the process that has iterated it, since the last shutdown
+
+    def __repr__(self) -> str:
+        names = " -> ".join(node_name(node) for node in walk(self.datapipe))
+        return f"<DataLoader2: {names}, {type(self.reading_service).__name__}, epoch {self.epoch}>"
 
     @property
     def datapipe(self) -> Any:

@@ -250,8 +250,9 @@ class DataLoader2Iterator(Iterator[T_co]):
     def _check_valid(self) -> None:
         if self._pass.closed and not self._pass.finished:
             raise IteratorInvalidated(
-                "this iterator has been invalidated by a newer iter(), load_state_dict() or shutdown(): "
-                "call iter(loader) again"
+                "a newer iter(), load_state_dict() or shutdown() has ended this iterator: a loader has one iterator at "
+                "a time. For two loops at once (zip(a, b), a loop within a loop) make two loaders; else call "
+                "iter(loader) again"
             ) from None
 
     def _end(self) -> None:

@@ -65,8 +65,12 @@ class _NoAttribute(AttributeError):
 
     def __str__(self) -> str:
         kind, node, name = self.args
-        found = difflib.get_close_matches(name, forms(kind), 1)
-        hint = f": did you mean {found[0]!r}?" if found else " (is the module that defines it imported?)"
+        if kind == "map" and name in forms("iter"):
+            hint = f": {name} is a form of iterable nodes, so put .shuffle() or .to_iter_datapipe() before it"
+        elif found := difflib.get_close_matches(name, forms(kind), 1):
+            hint = f": did you mean {found[0]!r}?"
+        else:
+            hint = " (is the module that defines it imported?)"
         return f"{node} has no attribute or functional form {name!r}{hint}"
 
 

@@ -167,7 +167,10 @@ class Manifest:
         return self._states[shards % len(self._states)]
 
     def begin(self, run: dict[str, Any], state: Mapping[str, Any]) -> None:
-        """The first line: what the run is, and its state before the first sample."""
+        """The first line: what the run is, and its state before the first sample. Of a run before it, which has no
+        shard, nothing is left.
+        """
+        self._end = 0
         text = base64.b64encode(state["payload"]).decode("ascii")
         self._add({"torchpipe_shards": _VERSION, "run": run, "state": {**state, "payload": text}})
         sync_folder(os.path.dirname(self.path))

@@ -161,7 +161,7 @@ def _take_up(
     other = (
         f"{names.folder} holds the shards of another run: write into a new folder, or remove them and {manifest.path}"
     )
-    if manifest.run is None:
+    if manifest.run is None or not (manifest.shards or manifest.finished):  # nothing was written: anybody may begin
         manifest.begin(run, loader.state_dict())
         return
     differs = [name for name in {**manifest.run, **run} if manifest.run.get(name) != run.get(name)]
