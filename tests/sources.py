@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from torchpipe.ahead.background import RunAhead
@@ -42,13 +43,27 @@ class Script(IterDataPipe[Any]):
         gate: threading.Event | None = None,
         extra_state: Callable[[], Any] | None = None,
     ) -> None:
-        self.script = {"items": items}  # in a dict: items are data, also where they are nodes
         self.fail_at = fail_at
-        self.error = error
         self.block_at = block_at
-        self.gate = gate or threading.Event()
         self.extra_state = extra_state
-        self.journal = Journal()
+        shared = SimpleNamespace(items=items, error=error, gate=gate or threading.Event(), journal=Journal())
+        self.shared = lambda: shared  # a function goes by reference into the copy that a pass works on
+
+    @property
+    def script(self) -> dict[str, Any]:
+        return {"items": self.shared().items}
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.shared().error  # type: ignore[no-any-return]
+
+    @property
+    def gate(self) -> threading.Event:
+        return self.shared().gate  # type: ignore[no-any-return]
+
+    @property
+    def journal(self) -> Journal:
+        return self.shared().journal  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return len(self.script["items"])

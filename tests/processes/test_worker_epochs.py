@@ -87,7 +87,7 @@ def test_iterators_are_closed_with_their_epoch(rig: MakeRig) -> None:
 
 class TellsItsEnd(IterDataPipe[int]):
     def __init__(self, closed: list[int]) -> None:
-        self.closed = closed
+        self.tell_end = lambda: closed.append(1)  # a function goes by reference into the copy that a pass works on
 
     def iterate(self, context: Context) -> NodeIterator[int]:
         return _TellsItsEnd(self, context)
@@ -101,7 +101,7 @@ class _TellsItsEnd(NodeIterator[int]):
 
     def close(self) -> None:
         if not self.is_closed:
-            self.node.closed.append(1)
+            self.node.tell_end()
         super().close()
 
 

@@ -121,7 +121,8 @@ def _may_remember(value: Any) -> bool:
     if is_node(value) or isinstance(value, _CODE) or not callable(value):
         return False
     if isinstance(value, functools.partial):
-        return any(_is_changing(part) for part in (value.func, *value.args, *value.keywords.values()))
+        given = (*value.args, *value.keywords.values())
+        return _is_changing(value.func) or any(type(part) not in PLAIN and not _is_aside(part) for part in given)
     if isinstance(value, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType):
         return not _is_aside(value.__self__)
     return not _is_aside(value) and hasattr(value, "__dict__")
@@ -301,7 +302,7 @@ class Images:
         as_given = self._given.load()
         part = Image((as_given[numbers[id(node)]],), {id(as_given[numbers[key]]) for key in ends if key in numbers})
         back = {id(copied): item for copied, item in zip(as_given, self._given.nodes)}
-        part.nodes = [back[id(item)] for item in part.nodes]
+        part.nodes = [back.get(id(item), item) for item in part.nodes]  # behind one that is used in place, as they are
         return part
 
 
