@@ -18,6 +18,8 @@ from torchpipe.errors import add_note
 from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Memory
 from torchpipe.node.failures.remote_error import dump_error, load_error, safe_str
+from torchpipe.node.iterator import is_stateful
+from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.stats.node_sheet import ERRORS, NodeSheet
 from torchpipe.stats.sizing import Sizing
 
@@ -57,6 +59,12 @@ class Fetch:
         self.batched = batched
         self.collate_fn = collate_fn
         self.by_sample = by_sample
+
+    def own_generators(self, warn: Callable[[str], None] | None = None) -> OwnGenerators | None:
+        """The random generators that the dataset and the ``collate_fn`` hold now; None if the dataset has a state, and
+        looks after them itself. ``warn`` is called with what cannot be seeded.
+        """
+        return None if is_stateful(self.dataset) else OwnGenerators(self.dataset, self.collate_fn, warn=warn)
 
     def __call__(
         self, indices: Any, collate_fn: Callable[[Any], Any] | None = None, reseed: Reseed | None = None
