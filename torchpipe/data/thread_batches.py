@@ -45,16 +45,19 @@ from torchpipe.errors import StateMismatchError
 from torchpipe.execution.node_figures import Made
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful
 from torchpipe.stats.node_sheet import NodeSheet
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["THREAD_NAME", "ThreadWorkers", "WorkerStart", "begin_assigned", "check_arguments"]
+__all__ = ["SHARED", "THREAD_NAME", "ThreadWorkers", "WorkerStart", "begin_assigned", "check_arguments"]
 
 THREAD_NAME = "DataLoader worker thread"
+SHARED = (
+    "all worker threads draw from it, in any order: batches are not reproducible. Draw from get_worker_info().rng, "
+    "which is seeded for each batch, or use worker processes"
+)  # of a generator that the dataset holds
 
 
 def check_arguments(worker_method: Any, worker_seeding: str, multiprocessing_context: Any) -> None:
@@ -89,13 +92,6 @@ def begin_assigned(
         raise StateMismatchError(
             "the state has states of workers or of their datasets (worker_seeding='torch', or a dataset with a "
             "state_dict of its own), and threads have none: load it with worker_method='multiprocessing'"
-        )
-    own = fetch.own_generators()
-    if own is not None and (name := own.first()) is not None:
-        warn_user(
-            f"{name} is a random generator, from which all worker threads draw, in any order: batches are not "
-            "reproducible. Draw from get_worker_info().rng, which is seeded for each batch, or use worker processes",
-            UserWarning,
         )
     pool = loader._pool
     if pool is None:

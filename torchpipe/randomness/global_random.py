@@ -34,6 +34,7 @@ from torchpipe.randomness.seeds import BatchSeeds, StreamKey, derive_seed
 __all__ = [
     "BatchRandom",
     "GlobalRandom",
+    "Own",
     "RandomStates",
     "may_change_states",
     "own_random_states",
