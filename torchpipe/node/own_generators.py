@@ -3,15 +3,17 @@
 Runs in every process that reads by index. What is made depends on its number alone then, wherever it is made, and
 nothing of the generators is in a state. They are put back behind it: they may be others' too.
 
-What cannot be seeded is told: what is found to have a position of its own, and what has been seen to change while the
-first two batches were made.
+What cannot be seeded is told: what is found to have a position of its own, and what is seen to grow while the first
+batches are made. It is looked for when something is read for the first time in a process.
 """
 
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from torchpipe.node.traits import is_ours
@@ -22,6 +24,9 @@ from torchpipe.values.generators_in import GeneratorsIn
 __all__ = ["OwnGenerators"]
 
 T = TypeVar("T")
+
+_LOOKS = 6
+_watched: dict[int, weakref.ref[Any]] = {}  # what was read by index here before
 
 _ADVICE = (
     "what is made by index then depends on what was made before: with other workers, or after a resume, it is "
@@ -39,6 +44,7 @@ class OwnGenerators:
     def __init__(self, *roots: Any, warn: Callable[[str], None] | None = None) -> None:
         self._roots = roots
         self._looks = [GeneratorsIn(roots, is_ours)]
+        warn = warn if _is_first(roots[0]) else None
         self._warn, self._begun = warn if self._looks[0].may_change else None, 0
         self._seeds = OwnSeeds()
         self._generators: list[tuple[int, Any]] = []
@@ -94,24 +100,44 @@ class OwnGenerators:
         return reading
 
     def _look(self, warn: Callable[[str], None]) -> None:
-        """Called before each of the first three that are made: has anything changed both times?"""
+        """Called before each of the first ones that are made, and says what each has changed."""
         self._begun += 1
-        if self._begun == 1:
+        if self._begun > 1:
+            self._looks.append(GeneratorsIn(self._roots, is_ours))
+        if self._begun < _LOOKS:
             return
-        self._looks.append(GeneratorsIn(self._roots, is_ours))
-        if self._begun == 2:
-            return
-        before, first, second = self._looks
-        self._warn = None
-        del self._looks[1:]
-        for path, count in second.counts.items():
-            if before.counts.get(path, count) < first.counts.get(path, count) < count:
-                warn(f"{second.name(path)} is an integer that grows with each one: {_ADVICE}")
-                return
-        for path, generator in second.generators.items():
-            if first.generators.get(path) is generator is not before.generators.get(path):
-                warn(f"{second.name(path)} is a random generator that was made with the first one: {_ADVICE}")
-                return
+        looks, self._warn = self._looks, None
+        self._looks = looks[:1]
+        if text := _growing(looks) or _late(looks):
+            warn(f"{text}: {_ADVICE}")
+
+
+def _growing(looks: list[GeneratorsIn]) -> str | None:
+    """A count that grows by the same each time: not what was drawn."""
+    for path, last in looks[-1].counts.items():
+        counts = [look.counts.get(path, last) for look in looks[1:]]
+        steps = {after - before for before, after in pairwise(counts)}
+        if len(steps) == 1 and steps.pop() > 0:
+            return f"{looks[-1].name(path)} is an integer that grows with each one"
+    return None
+
+
+def _late(looks: list[GeneratorsIn]) -> str | None:
+    before, first, last = looks[0], looks[1], looks[-1]
+    for path, generator in last.generators.items():
+        if first.generators.get(path) is generator is not before.generators.get(path):
+            return f"{last.name(path)} is a random generator that was made with the first one"
+    return None
+
+
+def _is_first(root: Any) -> bool:
+    """True if ``root`` has not been here before, as far as that can be known."""
+    known = _watched.get(id(root))
+    if known is not None and known() is root:
+        return False
+    with suppress(TypeError):
+        _watched[id(root)] = weakref.ref(root)
+    return True
 
 
 def _can_be_seeded(generator: Any) -> bool:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.random import get_bit_generator  # type: ignore[attr-defined]
 
+from torchpipe.randomness.numpy_generator import MT19937
+
 __all__ = [
     "GENERATORS",
     "MADE",
@@ -35,9 +37,9 @@ _OF_PROCESS = (random.random.__self__, np.random.random_sample.__self__, torch.d
 
 
 def is_of_process(value: Any) -> bool:
-    """True for the generators behind ``random``, ``np.random`` and torch's functions."""
+    """True for the generators behind ``random``, ``np.random`` and torch's functions, or that stand there at times."""
     bits = getattr(value, "bit_generator", value)
-    return any(value is item for item in _OF_PROCESS) or bits is get_bit_generator()
+    return any(value is item for item in _OF_PROCESS) or bits is get_bit_generator() or type(bits) is MT19937
 
 
 def generator_kind(value: Any) -> str:
