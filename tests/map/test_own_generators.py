@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +75,20 @@ class Fails(Draws):
         raise OSError("for a moment")
 
 
+class Dies(Draws):
+    """Its worker is killed once, which ``path`` remembers."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7 and not self.path.exists():
+            self.path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
 Graph = Callable[[], IterDataPipe[Any]]
 GRAPHS: dict[str, Graph] = {
     "function": lambda: SequenceWrapper(range(LENGTH)).map(Noise()).to_iter_datapipe().sharding_filter(),
@@ -110,8 +127,6 @@ def test_L1_L2_L3_items_depend_on_their_positions(name: str) -> None:
     for workers in (1, 2):
         with loader(GRAPHS[name](), workers) as made:
             assert [list(made), list(made)] == whole
-            iterator = iter(made)
-            del iterator
     for epoch, cut, workers in [(0, 0, 1), (0, 5, 0), (0, len(whole[0]), 0), (1, 0, 0), (1, 4, 0), (1, 3, 1)]:
         with loader(GRAPHS[name](), 0) as first, loader(GRAPHS[name](), workers) as other:
             for _ in range(epoch):
@@ -121,6 +136,15 @@ def test_L1_L2_L3_items_depend_on_their_positions(name: str) -> None:
                 next(iterator)
             other.load_state_dict(first.state_dict())
             assert list(other) == whole[epoch][cut:]
+
+
+def test_L4_a_killed_worker(tmp_path: Path) -> None:
+    def graph(dataset: Any) -> IterDataPipe[Any]:
+        return SequenceWrapper(dataset).to_iter_datapipe().shuffle(buffer_size=3).sharding_filter()
+
+    with loader(graph(Draws()), 0) as here, loader(graph(Dies(tmp_path / "died")), 1) as there:
+        assert list(there) == list(here)
+    assert (tmp_path / "died").exists()
 
 
 def test_L1_under_spawn() -> None:

@@ -191,7 +191,8 @@ class _Walk:
         return parts if type(value) is dict else chain(parts, self._attributes(value, path))
 
     def _set(self, value: Any, path: str) -> Iterator[tuple[str | None, Any]]:
-        parts = self._first(iter(value), len(value), path)
+        base: Any = set if isinstance(value, set) else frozenset
+        parts = self._first(base.__iter__(value), base.__len__(value), path)
         for part in parts:
             yield "[0]" if len(parts) == 1 else None, part
         yield from self._attributes(value, path)
