@@ -39,6 +39,9 @@ class Reports:
         if text is not None:
             self.add(Notice(category=ReplayWarning.__name__, text=text))
 
+    def warning(self, text: str) -> None:
+        self.add(Notice(category=UserWarning.__name__, text=text))
+
     @contextmanager
     def of_warnings(self) -> Iterator[None]:
         """All warnings of the ``with`` block become reports, also if it raises."""

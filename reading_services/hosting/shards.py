@@ -126,6 +126,7 @@ class ShardHost:
                     memory=self._memory,
                     on_left_out=partial(self._reports.left_out, start.shard, lane=start.lane),
                     on_again=self._progress.remade,
+                    warn=self._reports.warning,
                     passing=(SystemExit, *self._passing),
                 )
                 cursor = Cursor(start.snapshot, start.skip)

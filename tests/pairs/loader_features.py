@@ -68,6 +68,18 @@ class DrawingLines(IterableDataset[Any]):
             yield number, random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
+class OwnDraws(Numbers):
+    """Draws from generators that it holds."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.rng, self.held = np.random.default_rng(3), {"python": random.Random(3), "torch": [torch.Generator()]}
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = self.held["python"].random(), float(torch.rand((), generator=self.held["torch"][0]))
+        return (super().__getitem__(index), self.rng.random(), *drawn)
+
+
 def tell_init(worker: int) -> None:
     """Reads what a worker is told, and draws: of no account to what is made."""
     info: Any = get_worker_info()
@@ -83,6 +95,7 @@ def joined(samples: list[Any]) -> Any:
 DATASETS: dict[str, Callable[[], Any]] = {
     "numbers": lambda: Numbers(LENGTH),
     "augmented": lambda: Augmented(LENGTH),
+    "own generators": lambda: OwnDraws(LENGTH),
     "records": Records,
     "by many": lambda: ByMany(LENGTH),
     "stateful": lambda: StatefulNumbers(LENGTH),
@@ -266,6 +279,12 @@ LIMITS: list[Limit] = [
         what="random numbers that a dataset draws with `worker_seeding=\"torch\"` and `num_workers=0`",
         why="they are the process's own, as with torch's loader",
         when=lambda row: row["seeding"] == "torch" and row["way"] == "0" and row["dataset"] in _DRAWING,
+    ),
+    Limit(
+        what="random numbers from a generator that a map-style dataset or a `collate_fn` holds, in worker threads or "
+        "with `worker_seeding=\"torch\"`",
+        why="a warning names it: threads share it, and torch's loader leaves it as it is",
+        when=lambda row: row["dataset"] == "own generators" and (row["seeding"] == "torch" or _has_threads(row)),
     ),
     Limit(
         what="a sampler that draws from the process's generators with each batch, beside other code that does",

@@ -16,8 +16,11 @@ from torchpipe.compat.torch_private import ExceptionWrapper, WorkerInfo, put_wor
 from torchpipe.data import worker_info as thread_info
 from torchpipe.errors import add_note
 from torchpipe.iter._shared.collating import default_collate_in
+from torchpipe.node.announce import warn_plainly
 from torchpipe.node.context import Memory
 from torchpipe.node.failures.remote_error import dump_error, load_error, safe_str
+from torchpipe.node.iterator import is_stateful
+from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.stats.node_sheet import ERRORS, NodeSheet
 from torchpipe.stats.sizing import Sizing
 
@@ -57,6 +60,20 @@ class Fetch:
         self.batched = batched
         self.collate_fn = collate_fn
         self.by_sample = by_sample
+
+    def own_generators(self, warn: Callable[[str], None] | None = None) -> OwnGenerators | None:
+        """The random generators that the dataset and the ``collate_fn`` hold now; None if the dataset has a state, and
+        looks after them itself. ``warn`` is called with what cannot be seeded.
+        """
+        return None if is_stateful(self.dataset) else OwnGenerators(self.dataset, self.collate_fn, warn=warn)
+
+    def warn_of_generators(self, why: str) -> None:
+        """Of those that are not seeded."""
+        own = self.own_generators()
+        if own is not None and (name := own.first()) is not None:
+            warn_plainly(f"{name} is a random generator, and {why}")
+        elif own is not None:
+            self.own_generators(warn_plainly)
 
     def __call__(
         self, indices: Any, collate_fn: Callable[[Any], Any] | None = None, reseed: Reseed | None = None

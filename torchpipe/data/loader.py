@@ -61,6 +61,11 @@ __all__ = ["DataLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
 
+_LEFT_ALONE = (
+    "worker_seeding='torch' leaves it as it is: what is drawn depends on the workers, and a resume draws anew. Let "
+    "worker_seeding='batch' seed it for each batch, or draw from a generator made of the index"
+)
+
 Seeding: TypeAlias = Literal["batch", "torch"]
 OnDeath: TypeAlias = Literal["restart", "raise"]
 
@@ -425,6 +430,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._sampler_loaded, self._sampler_end, self._base_seed = False, None, order.base_seed
         order.makes_lists = by_sample = self.fetch == "samples"
         fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn, by_sample=by_sample)
+        if self.num_workers and self.worker_method == "thread":
+            fetch.warn_of_generators(threads.SHARED)
+        elif self.worker_seeding == "torch":
+            fetch.warn_of_generators(_LEFT_ALONE)
         position = None if saved is None else saved.batches
         if self.num_workers == 0 or not makes:
             if position is not None and "dataset" in position:

@@ -199,6 +199,7 @@ class _FetchIterator(NodeIterator[Any]):
     def __init__(self, node: FetchAssigned, context: Context) -> None:
         super().__init__(node, context)
         self._begun = self._loaded = False
+        self._own = None if node.as_torch else node.fetch.own_generators(context.warn_once)
 
     def get_state(self) -> dict[str, Any]:
         dataset = self.node.fetch.dataset
@@ -222,7 +223,7 @@ class _FetchIterator(NodeIterator[Any]):
         if node.as_torch and not self._begun:
             seed_worker(node.base_seed, worker)
         self._begun = True
-        states = BatchRandom()
+        states = BatchRandom(self._own)
         made: list[Any] = []  # nothing here may hold a batch once it is handed on: it is sent from where it was made
         while (entry := supply.take(worker)) is not None:
             task = entry[0]  # type: ignore[index]  # no marks are dealt

@@ -51,9 +51,13 @@ from torchpipe.stats.node_sheet import NodeSheet
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["THREAD_NAME", "ThreadWorkers", "WorkerStart", "begin_assigned", "check_arguments"]
+__all__ = ["SHARED", "THREAD_NAME", "ThreadWorkers", "WorkerStart", "begin_assigned", "check_arguments"]
 
 THREAD_NAME = "DataLoader worker thread"
+SHARED = (
+    "all worker threads draw from it, in any order: batches are not reproducible. Draw from get_worker_info().rng, "
+    "which is seeded for each batch, or use worker processes"
+)  # of a generator that the dataset holds
 
 
 def check_arguments(worker_method: Any, worker_seeding: str, multiprocessing_context: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
-from torchpipe.node.announce import REPLAYS
+from torchpipe.node.announce import REPLAYS, warn_plainly
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
 from torchpipe.node.failures.failure import add_position
@@ -104,6 +104,7 @@ class Shard:
     announces: bool = False
     on_left_out: Callable[[LeftOut], None] | None = None
     on_again: Callable[[], None] | None = None
+    warn: Callable[[str], None] = warn_plainly
     passing: tuple[type[BaseException], ...] = (BaseException,)
     substitutes_of: Callable[[DataPipe], Mapping[int, Callable[[Context], NodeIterator[Any]]]] | None = None
 
@@ -174,6 +175,7 @@ class Shard:
                 policy=self.policy,
                 on_left_out=self.on_left_out,
                 on_again=self.on_again,
+                warn=self.warn,
             ),
         )
         self._iterator = context.iterate(graph)

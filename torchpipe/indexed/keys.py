@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.node.iterator import NodeIterator, Positions, stored_count
+from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.node.validate import check_map_input
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class KeysIterator(NodeIterator[T]):
         self._held: Sequence[Any] | None = None  # the keys; an order of many costs more than an item
         self._parts, self._part = 1, 0
         self._yields_positions = False
+        self._own = OwnGenerators(data, warn=context.warn_once)
 
     def stride(self, parts: int, part: int) -> bool:
         self._parts, self._part = parts, part
@@ -72,7 +74,8 @@ class KeysIterator(NodeIterator[T]):
         if self._held is None:
             self._held = self._keys()
         data, keys = self._data, self._held
-        return self.drawing(self.with_retries(lambda index: data[keys[index]]))
+        read = self._own.around(lambda index: data[keys[index]], lambda: self.context.stream_key(self.node))
+        return self.drawing(self.with_retries(read))
 
     def current(self) -> object:
         return self.position - 1

@@ -6,6 +6,7 @@ import zlib
 from typing import Any, TypeVar
 
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
+from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.node.plain import as_key, plain_key
 from torchpipe.node.validate import check_map_input
 from torchpipe.randomness.global_random import BatchRandom
@@ -25,12 +26,14 @@ class _Held:
     def __init__(self, source: Any = None) -> None:
         self.source = source
         self.items: dict[Any, Any] = {}
-        self.random = BatchRandom()
+        self.random: BatchRandom | None = None
 
     def read(self, index: Any) -> Any:
         """The item, with what its functions draw from the global random states: the same wherever and whenever."""
         index = plain_key(index)
         number = index if type(index) is int and index >= 0 else zlib.crc32(repr(index).encode())
+        if self.random is None:
+            self.random = BatchRandom(OwnGenerators(self.source))
         return self.random.within(_SEED, 0, number, lambda: self.source[index])
 
     def __reduce__(self) -> Any:

@@ -18,7 +18,7 @@ from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.traits import is_ours
 from torchpipe.state import Cursor, decode
 
-__all__ = ["COMPRESSED", "REPLAYS", "announce_replay", "announce_replays", "warn_user"]
+__all__ = ["COMPRESSED", "REPLAYS", "announce_replay", "announce_replays", "warn_plainly", "warn_user"]
 
 REPLAYS = "replays"  # in a shard's snapshot: [name, number of items] of what is replayed from there
 
@@ -33,6 +33,11 @@ def warn_user(text: str, category: type[Warning]) -> None:
     ):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
+
+
+def warn_plainly(text: str) -> None:
+    """Warn, with no category that says more."""
+    warn_user(text, UserWarning)
 
 
 def announce_replay(name: str, length: int) -> None:

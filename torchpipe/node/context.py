@@ -16,6 +16,7 @@ from operator import or_
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
+from torchpipe.node.announce import warn_plainly
 from torchpipe.node.image import Images, functions_of
 from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
 from torchpipe.node.ownership import Keeper, is_strict
@@ -100,7 +101,7 @@ class Host:
     may hold pickles; ``announces`` whether iterators say what they replay. ``memory``, if there is one, is where large
     items are best made; ``supply`` is where dispatched items come from; ``policy`` says when snapshots are due.
     ``on_left_out`` is told of each item that is left out and noted, ``on_again`` of each that is made again to be
-    dropped. ``encodes``: each state is encoded before anything
+    dropped, ``warn`` of what the user is to know. ``encodes``: each state is encoded before anything
     else happens. ``strict``: items that nodes keep are looked after.
     """
 
@@ -115,6 +116,7 @@ class Host:
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     on_left_out: Callable[[LeftOut], None] | None = None
     on_again: Callable[[], None] | None = None
+    warn: Callable[[str], None] = warn_plainly
 
 
 @dataclass(frozen=True)
@@ -453,6 +455,11 @@ class Context:
                 key = (self.seed, self.epoch, self.section, _ALIKE, which, number)
                 iterator.draw_from(self.shared.random_of(number, key))
         return iterator
+
+    @property
+    def warn_once(self) -> Callable[[str], None] | None:
+        """What to call with what is the same in all shards; None in all of them but one."""
+        return self.host.warn if self.local_shard == 0 else None
 
     def for_inputs_of(self, node: DataPipe) -> Context:
         """That of the inputs of ``node``: where it pairs their items, what is left out is left out of all of them."""

@@ -10,8 +10,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import get_bit_generator  # type: ignore[attr-defined]
 
-__all__ = ["GENERATORS", "MADE", "generator_kind", "generator_state", "put_generator"]
+from torchpipe.randomness.numpy_generator import MT19937
+
+__all__ = [
+    "GENERATORS",
+    "MADE",
+    "generator_kind",
+    "generator_state",
+    "is_of_process",
+    "put_generator",
+    "seed_generator",
+]
 
 GENERATORS = (
     random.Random,
@@ -20,6 +31,15 @@ GENERATORS = (
     np.random.BitGenerator,
     torch.Generator,
 )
+
+
+_OF_PROCESS = (random.random.__self__, np.random.random_sample.__self__, torch.default_generator)  # type: ignore[attr-defined]
+
+
+def is_of_process(value: Any) -> bool:
+    """True for the generators behind ``random``, ``np.random`` and torch's functions, or that stand there at times."""
+    bits = getattr(value, "bit_generator", value)
+    return any(value is item for item in _OF_PROCESS) or bits is get_bit_generator() or type(bits) is MT19937
 
 
 def generator_kind(value: Any) -> str:
@@ -66,3 +86,17 @@ def put_generator(value: Any, state: Any) -> None:
         value.set_state(state)
     else:
         (value.bit_generator if isinstance(value, np.random.Generator) else value).state = state
+
+
+def seed_generator(value: Any, seed: int) -> None:
+    """Let it begin by ``seed``, of 64 bits. Raises: what a generator does that does not know how."""
+    if isinstance(value, random.Random):
+        value.seed(seed)
+    elif isinstance(value, torch.Generator):
+        value.manual_seed(seed >> 1)
+    elif isinstance(value, np.random.RandomState):
+        kind = value.get_state(legacy=False)["bit_generator"]
+        value.set_state(getattr(np.random, kind)(seed).state | {"has_gauss": 0, "gauss": 0.0})
+    else:
+        bits = value.bit_generator if isinstance(value, np.random.Generator) else value
+        bits.state = type(bits)(seed).state

@@ -18,10 +18,10 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from torchpipe.randomness.seeds import BatchSeeds, StreamKey, derive_seed
 __all__ = [
     "BatchRandom",
     "GlobalRandom",
+    "Own",
     "RandomStates",
     "may_change_states",
     "own_random_states",
@@ -233,13 +234,22 @@ class _Guest:
                     _guests.remove(self)
 
 
+class Own(Protocol):
+    """Generators of the user's, which are seeded with the global ones. False where there are none."""
+
+    def __bool__(self) -> bool: ...
+    def seed(self, key: StreamKey, number: int, sample: int | None = None) -> None: ...
+    def put_back(self) -> AbstractContextManager[None]: ...
+
+
 class BatchRandom(_Guest):
     """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made; or
-    for each of its samples, wherever that is made.
+    for each of its samples, wherever that is made. With them, generators of the user's ``own``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own: Own | None = None) -> None:
         self._numpy: Any = None
+        self._own = own
         self._seeds = BatchSeeds()
 
     def __del__(self) -> None:
@@ -253,13 +263,25 @@ class BatchRandom(_Guest):
             numpy_generator.put((numpy_generator.seeded(0), None))
         np.random.seed(for_numpy)
         torch.default_generator.manual_seed(for_torch)
+        if self._own:
+            self._own.seed((seed, epoch), batch, sample)
 
     def within(self, seed: int, epoch: int, batch: int, step: Callable[..., T], *, by_sample: bool = False) -> T:
         """What ``step`` returns, under a batch's states: an interrupt at any instruction leaves the process its own.
 
         ``by_sample``: it is given ``reseed``, and puts those of each sample in place by its number.
         """
+        if not self._own:
+            return self._within(seed, epoch, batch, step, by_sample=by_sample)
+        with self._own.put_back():
+            return self._within(seed, epoch, batch, step, by_sample=by_sample)
+
+    def _within(self, seed: int, epoch: int, batch: int, step: Callable[..., T], *, by_sample: bool) -> T:
         if not may_change_states():
+            if self._own:
+                self._own.seed((seed, epoch), batch)
+                if by_sample:
+                    step = partial(step, reseed=partial(self._own.seed, (seed, epoch), batch))
             return _drawing(step)
         if by_sample:
             step = partial(step, reseed=partial(self.seed, seed, epoch, batch))

@@ -21,6 +21,7 @@ __all__ = [
     "BatchSeeds",
     "IndexStream",
     "ItemStreams",
+    "OwnSeeds",
     "SeedGenerator",
     "StreamKey",
     "check_seed",
@@ -37,7 +38,7 @@ StreamKey = tuple[int, ...]
 _BLOCK = 256  # draws made at a time; part of the stream's definition, never change it
 _LONGEST_KEY = 64  # (seed, epoch, section, shard, node) and a number for each cycle() around it
 _LARGEST_PART = 1 << 4096  # a seed may be any hash
-_DRAWS, _ITEMS, _ORDER, _BATCHES, _SAMPLES = 0, 1, 2, 3, 4  # which use of a key a Philox counter belongs to
+_DRAWS, _ITEMS, _ORDER, _BATCHES, _SAMPLES, _OWN = 0, 1, 2, 3, 4, 5  # which use of a key a Philox counter belongs to
 
 
 def check_seed(seed: int) -> int:
@@ -174,6 +175,21 @@ class BatchSeeds:
             self._named = (seed, epoch, *counter)
         for_python, for_numpy, for_torch = self._drawn[3 * inner : 3 * inner + 3]
         return for_python, for_numpy >> 32, for_torch >> 1
+
+
+class OwnSeeds:
+    """What a generator of the user's is seeded with for each batch, or item, or sample of a batch. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._named: StreamKey = ()
+        self._key: Any = None
+
+    def of(self, key: StreamKey, generator: int, number: int, sample: int | None = None) -> int:
+        """64 bits, of a stream's ``key`` and the ``generator``'s number."""
+        if self._named != key:
+            self._key, self._named = _philox_key(key), key
+        counter = [generator, 0 if sample is None else 1 + sample, number, _OWN]
+        return int(np.random.Philox(key=self._key, counter=counter).random_raw())
 
 
 class SeedGenerator:

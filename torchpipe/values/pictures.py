@@ -39,6 +39,7 @@ __all__ = [
     "Memory",
     "Picture",
     "is_constant",
+    "is_of_machine",
     "is_same",
     "is_same_part",
     "name_of",
@@ -210,11 +211,16 @@ def picture_of(value: Any, memories: Memories) -> Picture:
         return _of_tensor(value, memories)
     if kind is np.ndarray:
         return _of_array(value, memories)
-    if isinstance(value, torch.nn.Module | np.memmap) or _room(kind) in _OF_THE_MACHINE:
+    if isinstance(value, torch.nn.Module | np.memmap) or is_of_machine(kind):
         return Picture("held")
     if _room(kind) == "torch" and not kind.__module__.startswith("torch.utils.data"):
         return Picture("held")
     return _by_reduce(value)
+
+
+def is_of_machine(kind: type) -> bool:
+    """True for classes whose objects stand for what a process has: locks, threads, files, logs."""
+    return _room(kind) in _OF_THE_MACHINE
 
 
 def _room(kind: type) -> str:

@@ -22,6 +22,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.node.kept import Kept
+from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper"]
@@ -30,6 +31,7 @@ T = TypeVar("T")
 
 _END: Any = object()
 _INDEXED = (Sequence, np.ndarray, torch.Tensor, array.array)
+_DATA = (tuple, range, np.ndarray, torch.Tensor, array.array)
 _NUMBERS = (int, float, bool, type(None))
 _LISTED = (list, dict, collections.deque, MappingView)  # listed anew for each pass, which costs a pointer an item
 
@@ -127,6 +129,8 @@ class _SequenceIterator(NodeIterator[T]):
         self._yields_positions = False
         self._held: Any = None  # the items as they are when the pass begins
         self._rest: Any = None  # an iterator that tells how many items it has left
+        items = node.iterable
+        self._own = None if isinstance(items, (*_DATA, *_LISTED)) else OwnGenerators(items, warn=context.warn_once)
         self._first = self._length = 0  # of what ``_rest`` began with: the index of its first item, its length
 
     def stride(self, parts: int, part: int) -> bool:
@@ -151,6 +155,8 @@ class _SequenceIterator(NodeIterator[T]):
         if type(items) is tuple and not (self.node.deepcopy and holds_mutable(items)):
             return items.__getitem__
         read = (lambda index: copy_item(items[index])) if self.node.deepcopy else (lambda index: items[index])
+        if self._own is not None:
+            read = self._own.around(read, lambda: self.context.stream_key(self.node))
         return self.drawing(self.with_retries(read))
 
     def current(self) -> object:

@@ -73,7 +73,9 @@ def _made(loader: DataLoader[Any], order: Order, epoch: int, step: int, indices:
     with _as_worker(loader, order.base_seed, step, dataset):
         try:
             make = partial(fetch, indices)
-            return BatchRandom().within(order.base_seed, epoch, order.key(step), make, by_sample=by_sample)
+            return BatchRandom(fetch.own_generators()).within(
+                order.base_seed, epoch, order.key(step), make, by_sample=by_sample
+            )
         except Exception as error:
             fetch.explain(error, step, indices)
             raise LocalFailure(error).rebuild() from error.__cause__

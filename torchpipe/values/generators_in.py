@@ -1,0 +1,264 @@
+"""The random generators that objects of users hold, and what else in these may make an item depend on those before it.
+
+Runs in every process that reads by index. Objects are followed by what they hold now, not by what they would be pickled
+as: their attributes and slots, containers, what functions are bound to, enclose and have as defaults. Nothing of them
+is run, but for properties named ``__dict__``.
+
+Of a container with more than a thousand entries the first hundred are looked at: that is data. Not followed are
+modules, classes (but for generators that are their attributes), the variables of a function's module, tensors, what
+Python cannot look into, and iterable datasets and nodes, of which each pass has a copy.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import functools
+import pathlib
+import types
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset
+
+from torchpipe.randomness.generators import GENERATORS, is_of_process
+from torchpipe.values.pictures import is_of_machine
+
+__all__ = ["GeneratorsIn"]
+
+_MOST, _OF_MORE = 1000, 100  # entries of a container that are looked at, and of one that has more
+
+_Parts: TypeAlias = Iterable[tuple[str | None, Any]]
+"""(what leads there, the part); None: nothing does that is the same in every process."""
+_NOWHERE = "\0"
+
+_ATOMS: frozenset[type] = frozenset(
+    {bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(...), np.dtype, torch.dtype}
+)
+_LEAVES = (
+    *(type, types.ModuleType, torch.Tensor, IterableDataset, torch.device, np.generic, np.ufunc),
+    *(pathlib.PurePath, enum.Enum, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID),
+)
+_ITERATING = ("itertools", "builtins")
+_BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
+
+
+@dataclass(slots=True)
+class GeneratorsIn:
+    """What is in ``roots`` now.
+
+    ``generators``: by what leads to them, the same in every process. ``lost``: what is a position of its own: by what
+    leads there, what it is. ``counts``: integers of objects that can be called or indexed, and numbers of children that
+    numpy's seeds have spawned. ``may_change``: are there such objects of users at all?
+    """
+
+    roots: tuple[Any, ...]
+    ignores: Callable[[str], bool]  # of modules' names: objects of their classes tell nothing but what they hold
+    generators: dict[str, Any] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    may_change: bool = False
+
+    def __post_init__(self) -> None:
+        _Walk(self).go()
+
+    def name(self, path: str) -> str:
+        """For people: the root by its type."""
+        number, of_root, rest = path.partition("/")
+        if not of_root:
+            return path
+        root = self.roots[int(number)]
+        return f"{getattr(root, '__qualname__', type(root).__name__)}{rest.replace(_NOWHERE, '')[:200]}"
+
+
+class _Walk:
+    def __init__(self, found: GeneratorsIn) -> None:
+        self._found = found
+        self._kinds: dict[type, Callable[[Any, str], _Parts] | None] = dict.fromkeys(_ATOMS)
+        self._slots: dict[type, list[tuple[str, Any]]] = {}
+        self._seen: dict[int, Any] = {}  # kept, so that ids stay theirs
+        self._waiting: deque[tuple[str, Any]] = deque()
+        self._cut: list[str] = []  # containers that have more entries than were looked at
+        self._unnamed: list[str] = []  # what leads to parts that have no place: sets
+
+    def go(self) -> None:
+        found = self._found
+        for number, root in enumerate(found.roots):
+            self._add(f"{number}/", root)
+        while self._waiting:
+            path, value = self._waiting.popleft()
+            follow = self._kinds[type(value)]
+            assert follow is not None
+            for step, part in follow(value, path):
+                self._add(path + (_NOWHERE if step is None else step), part)
+        for path in [path for path in found.generators if _NOWHERE in path]:
+            del found.generators[path]
+            found.lost[path] = "a random generator in a set, whose order differs between processes"
+        for cut in self._cut:
+            if any(path.startswith(f"{cut}[") for path in found.generators):
+                found.lost[cut] = f"a container of more than {_MOST:,} with random generators"
+
+    def _add(self, path: str, value: Any) -> None:
+        kind = type(value)
+        if kind not in self._kinds:
+            self._kinds[kind] = self._way_of(kind)
+            if self._kinds[kind] is not None:
+                self._look_at_class(kind)
+        if self._kinds[kind] is None or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if not issubclass(kind, GENERATORS):
+            self._waiting.append((path, value))
+        elif not is_of_process(value):
+            while path in self._found.generators:  # of two classes of one name
+                path += "'"
+            self._found.generators[path] = value
+            seeds = getattr(getattr(value, "bit_generator", value), "seed_seq", None)
+            if isinstance(seeds, np.random.SeedSequence):
+                self._count(f"{path}.seed_seq.n_children_spawned", seeds.n_children_spawned)
+
+    def _look_at_class(self, kind: type) -> None:
+        """For slots, and for generators that are attributes of a class."""
+        slots = self._slots[kind] = []
+        for cls in kind.__mro__:
+            for name, value in () if cls.__module__ == "builtins" else list(vars(cls).items()):
+                if type(value) is types.MemberDescriptorType:
+                    slots.append((name, value))
+                elif issubclass(type(value), GENERATORS):
+                    self._add(f"{cls.__qualname__}.{name}", value)
+
+    def _way_of(self, kind: type) -> Callable[[Any, str], _Parts] | None:
+        ignores = self._found.ignores
+        if issubclass(kind, GENERATORS):
+            return self._nothing
+        if issubclass(kind, _LEAVES) or is_of_machine(kind):
+            return None
+        if issubclass(kind, np.ndarray):
+            return self._array
+        if issubclass(kind, types.FunctionType):
+            return self._function
+        if issubclass(kind, _BOUND):
+            return self._bound
+        if issubclass(kind, functools.partial):
+            return self._partial
+        if issubclass(kind, np.random.SeedSequence):
+            return self._seeds
+        room = kind.__module__
+        if callable(getattr(kind, "state_dict", None)) and not (ignores(room) or room.partition(".")[0] == "torch"):
+            return self._attributes if issubclass(kind, nn.Module) else self._stateful
+        if hasattr(kind, "__next__") and kind.__module__ in _ITERATING:
+            return self._iterator
+        if issubclass(kind, dict):
+            return self._dict
+        if issubclass(kind, list | tuple | deque):
+            return self._row
+        if issubclass(kind, set | frozenset):
+            return self._set
+        return self._object
+
+    def _nothing(self, value: Any, path: str) -> _Parts:
+        return ()
+
+    def _first(self, values: Iterable[Any], count: int, path: str) -> list[Any]:
+        """Those of the first that may hold something; [] if none does."""
+        if count > _MOST:
+            self._cut.append(path)
+        first = list(islice(values, _MOST if count <= _MOST else _OF_MORE))
+        return [] if _ATOMS.issuperset(map(type, first)) else first
+
+    def _row(self, value: Any, path: str) -> _Parts:
+        base: Any = next(base for base in (list, tuple, deque) if isinstance(value, base))
+        first = self._first(base.__iter__(value), base.__len__(value), path)
+        parts = [(f"[{number}]", part) for number, part in enumerate(first) if type(part) not in _ATOMS]
+        return parts if type(value) is base else chain(parts, self._attributes(value, path))
+
+    def _dict(self, value: Any, path: str) -> _Parts:
+        count = dict.__len__(value)
+        keys = list(islice(dict.keys(value), _MOST))
+        parts = [(f"[key {number}]", key) for number, key in enumerate(self._first(keys, count, path))]
+        for key, part in zip(keys, self._first(dict.values(value), count, path)):
+            if type(part) not in _ATOMS:
+                parts.append((f"[{key!r}]" if type(key) in _ATOMS else f"[value {len(parts)}]", part))
+        return parts if type(value) is dict else chain(parts, self._attributes(value, path))
+
+    def _set(self, value: Any, path: str) -> Iterator[tuple[str | None, Any]]:
+        base: Any = set if isinstance(value, set) else frozenset
+        parts = self._first(base.__iter__(value), base.__len__(value), path)
+        for part in parts:
+            yield "[0]" if len(parts) == 1 else None, part
+        yield from self._attributes(value, path)
+
+    def _array(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if value.dtype.hasobject:
+            for number, part in enumerate(self._first(iter(value.flat), value.size, path)):
+                yield f"[{number}]", part
+
+    def _bound(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        yield ".__self__", value.__self__
+        if isinstance(value, types.MethodType):
+            yield ".__func__", value.__func__
+
+    def _partial(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+        yield from self._attributes(value, path)
+
+    def _function(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        for number, cell in enumerate(value.__closure__ or ()):
+            try:
+                part = cell.cell_contents
+            except ValueError:  # it has no value yet
+                continue
+            self._count(f"{path}(variable {number})", part)
+            yield f"(variable {number})", part
+        for number, part in enumerate(value.__defaults__ or ()):
+            yield f"(default {number})", part
+        for name, part in (value.__kwdefaults__ or {}).items():
+            yield f"({name})", part
+        yield from self._attributes(value, path, counts=True)
+
+    def _seeds(self, value: Any, path: str) -> _Parts:
+        self._count(f"{path}.n_children_spawned", value.n_children_spawned)
+        return ()
+
+    def _iterator(self, value: Any, path: str) -> _Parts:
+        self._found.lost[path] = f"an iterator ({type(value).__name__})"
+        return ()
+
+    def _stateful(self, value: Any, path: str) -> _Parts:
+        self._found.lost[path] = f"an object with a state_dict ({type(value).__name__}), of which no state knows here"
+        return self._attributes(value, path)
+
+    def _object(self, value: Any, path: str) -> _Parts:
+        kind = type(value)
+        runs = (hasattr(kind, "__call__") or hasattr(kind, "__getitem__")) and not self._found.ignores(kind.__module__)  # noqa: B004
+        self._found.may_change |= runs
+        return self._attributes(value, path, counts=runs)
+
+    def _attributes(self, value: Any, path: str, counts: bool = False) -> Iterator[tuple[str, Any]]:
+        try:
+            own = value.__dict__
+        except Exception:  # it has none, or is a proxy of what is not there
+            own = None
+        held = list(own.items()) if type(own) is dict else []
+        for name, member in self._slots[type(value)]:
+            with suppress(AttributeError):  # it is not set
+                held.append((name, member.__get__(value)))
+        for name, part in held:
+            if counts:
+                self._count(f"{path}.{name}", part)
+            if type(part) not in _ATOMS:
+                yield f".{name}", part
+
+    def _count(self, path: str, part: Any) -> None:
+        if type(part) is int:
+            self._found.counts[path] = part
+            self._found.may_change = True
