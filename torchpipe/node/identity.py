@@ -199,7 +199,7 @@ class _Looks:
     def _container(self, name: str, value: Any, length: int | None) -> None:
         size = value.shape[0] if isinstance(value, np.ndarray | torch.Tensor) and value.ndim else len(value)
         into = self.found.common if length in (None, size) else self.found.own
-        if type(value) in (list, tuple, dict) and size <= _PARTS:
+        if type(value) in (list, tuple, dict) and size <= _PARTS and length not in (None, size):  # else it has samples
             pairs = list(value.items()) if type(value) is dict else list(enumerate(value))
             if pairs and all(_is_part(item) for _, item in pairs):
                 self.found.common[name] = f"{callable_name(type(value))}[{size}]"
