@@ -176,7 +176,7 @@ class _Looks:
         if kind is str or isinstance(value, os.PathLike):
             self._note(name, [os.fsdecode(value)], self.found.own, [])
         elif kind in _NUMBERS or kind is bytes or isinstance(value, _VALUES):
-            self.found.own[name] = _told(value)
+            self.found.own[name] = _in_words(value)
         elif kind in (*_LISTS, dict) or isinstance(value, np.ndarray | torch.Tensor):
             self._container(name, value, length)
         elif of_datasets(value):
@@ -191,7 +191,7 @@ class _Looks:
         about = callable_name(kind) + ("" if length is None else f"[{length}]")
         self.found.common[name] = about
         if callable(said):
-            self.found.common[name] = f"{about} {_told(value.identity())}"
+            self.found.common[name] = f"{about} {_in_words(value.identity())}"
         elif not is_stateful(value) and not callable(value):
             for attribute, held in sorted(_public(value).items()):
                 self.look(f"{name}.{attribute}", held, -1 if length is None else length)
@@ -204,7 +204,7 @@ class _Looks:
             if pairs and all(_is_part(item) for _, item in pairs):
                 self.found.common[name] = f"{callable_name(type(value))}[{size}]"
                 for key, item in pairs:
-                    self.look(f"{name}[{_told(key)}]", item, None)
+                    self.look(f"{name}[{_in_words(key)}]", item, None)
                 return
         first = next(iter(value.values()), None) if type(value) is dict else value[0] if size else None
         flat = type(first) in _FLAT or isinstance(value, np.ndarray | torch.Tensor)
@@ -215,21 +215,21 @@ class _Looks:
         elif type(value) is dict:
             keys = list(value) if size <= _WALKED else list(itertools.islice(value, most))
             chosen = [keys[at] for at in spread(len(keys), most)]
-            into[name] = _sampled("dict", size, [f"{_told(key)}: {_told(value[key])}" for key in chosen])
+            into[name] = _sampled("dict", size, [f"{_in_words(key)}: {_in_words(value[key])}" for key in chosen])
         else:
             items = [value[at] for at in spread(size, most)]
             what = "tuple" if type(value) is tuple else "list"
             if items and all(type(item) is str for item in items):
                 self._note(name, items, into, [what, size])
             else:
-                into[name] = _sampled(what, size, map(_told, items))
+                into[name] = _sampled(what, size, map(_in_words, items))
 
     def _note(self, name: str, texts: list[str], into: Parts, what: list[Any]) -> None:
         into[name] = ""  # its place
         if all(map(is_address, texts)):
             self.addresses.append((name, into, what, texts))
         else:
-            into[name] = _sampled(what[0], what[1], map(_told, texts)) if what else _told(texts[0])
+            into[name] = _sampled(what[0], what[1], map(_in_words, texts)) if what else _in_words(texts[0])
 
     def _name_addresses(self) -> None:
         """Of the folders, what tells those apart that attributes of one name have."""
@@ -304,11 +304,11 @@ def _sampled(what: str, size: int, texts: Iterable[str | bytes]) -> list[Any]:
 
 def _array(value: Any, size: int, most: int) -> str | list[Any]:
     if isinstance(value, np.memmap) and value.filename is not None:
-        return f"{_about(value)} {_told(os.fsdecode(value.filename))} at {value.offset}"
+        return f"{_about(value)} {_in_words(os.fsdecode(value.filename))} at {value.offset}"
     return _sampled(_about(value), size, _rows(value, most))
 
 
-def _told(value: Any, depth: int = 0) -> str:
+def _in_words(value: Any, depth: int = 0) -> str:
     """An item, or a value: short. Objects count by their class and public values."""
     kind = type(value)
     if kind in _NUMBERS:
@@ -322,17 +322,19 @@ def _told(value: Any, depth: int = 0) -> str:
     if depth > 2:
         return callable_name(kind)
     if kind in _LISTS or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        told = [_told(value[at], depth + 1) for at in spread(len(value), _WITHIN)]
+        told = [_in_words(value[at], depth + 1) for at in spread(len(value), _WITHIN)]
         return f"{'tuple' if kind is tuple else 'list'}[{len(value)}]({', '.join(told)})"
     if kind is dict:
         held = itertools.islice(value.items(), _WITHIN)
-        return f"[{len(value)}]{{{', '.join([f'{_told(key)}: {_told(item, depth + 1)}' for key, item in held])}}}"
+        return (
+            f"[{len(value)}]{{{', '.join([f'{_in_words(key)}: {_in_words(item, depth + 1)}' for key, item in held])}}}"
+        )
     if isinstance(value, np.ndarray | torch.Tensor):
         return f"{_about(value)} {zlib.crc32(b''.join(_rows(value, _WITHIN))):08x}"
     if callable(value) or is_stateful(value):
         return callable_name(kind)
     public = sorted(_public(value).items())[:_WITHIN]
-    return f"{callable_name(kind)}({', '.join([f'{name}={_told(item, depth + 1)}' for name, item in public])})"
+    return f"{callable_name(kind)}({', '.join([f'{name}={_in_words(item, depth + 1)}' for name, item in public])})"
 
 
 def _long(text: str) -> str:
@@ -366,7 +368,7 @@ def _rows(value: Any, most: int) -> list[bytes]:
         return [row.tobytes() for row in value]
     value = value[tuple(index)]
     if value.dtype.hasobject:
-        return [", ".join(map(_told, row)).encode("utf-8", "surrogatepass") for row in value.tolist()]
+        return [", ".join(map(_in_words, row)).encode("utf-8", "surrogatepass") for row in value.tolist()]
     return [row.tobytes() for row in value]
 
 
