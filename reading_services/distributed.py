@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from reading_services.ranks.agreement import AgreementIterator, Exchange, inner_state
-from reading_services.ranks.found import Found, check_found, found_files
+from reading_services.ranks.found import Found, check_found, found_files, shared_nodes
 from reading_services.ranks.ranked import RankedReadingService
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
@@ -22,6 +22,7 @@ from torchpipe.execution.ranks import Among, DataRanks, RankGroup, Talk, data_ra
 from torchpipe.graph.length import total_length
 from torchpipe.iter.limiting.length_setter import is_estimated
 from torchpipe.node.fingerprint import describe_graph, digest, first_difference
+from torchpipe.node.identity import identity_of_graph
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
@@ -98,7 +99,7 @@ class DistributedReadingService(RankedReadingService):
         self._states: States = states
         self._given: Any = True if group is None else group
         self._among: DataRanks | None = None  # once a loader is made
-        self._graph_text = ""
+        self._graph_text = self._data = ""
         self._found: Found = []
         self._datapipe: DataPipe | None = None
         self._ranks: RankGroup | None = None
@@ -145,6 +146,7 @@ class DistributedReadingService(RankedReadingService):
         self._among = data_ranks(self._given, type(self).__name__)
         self.check_graph(datapipe)
         self._graph_text = describe_graph(datapipe, bound=False)
+        self._data = identity_of_graph(datapipe, among=shared_nodes(datapipe)).digest
         self._found = found_files(datapipe)
         if not self._among.absent:
             self._connect()
@@ -158,6 +160,7 @@ class DistributedReadingService(RankedReadingService):
         same = {
             "graph": self._graph_text,
             "files": self._found,
+            "what the graph's data hold": self._data,
             "total_shards": self.total_shards,
             "num_shards": start.num_shards,
             "uneven": self._ending.value,

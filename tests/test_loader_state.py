@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from torchpipe import DataLoader2, SnapshotPolicy
 from torchpipe.errors import LargeStateWarning, StateError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState, RankLayout
+from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, GraphIdentity, LoaderState, RankLayout
 from torchpipe.node.fingerprint import digest
+from torchpipe.node.identity import Identity
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.state.flat import FlatState
 
 GRAPH = "0 Source(size=3)\n1 Mapper(fn=f) <- 0"
+OURS = GraphIdentity(root=IterableWrapper([]), text=GRAPH, data=Identity())
 POSITION = {"live": [0, 1], "nested": (Cursor(encode({"at": 1}), 2).to_state(),)}
 
 
@@ -33,11 +36,11 @@ NUMBERS = ("seed", "epoch", "delivered", "num_shards", "rank", "world_size")
 
 def plain(**changes: Any) -> dict[str, Any]:
     state = LoaderState(seed=2**70, epoch=3, delivered=4, num_shards=2, position=POSITION)
-    return state.to_dict(GRAPH) | changes
+    return state.to_dict(OURS) | changes
 
 
 def read(state: Any, num_shards: int | None = None) -> LoaderState:
-    return LoaderState.from_dict(state, GRAPH, RankLayout(num_shards=num_shards))
+    return LoaderState.from_dict(state, OURS, RankLayout(num_shards=num_shards))
 
 
 def payload(**changes: Any) -> bytes:
@@ -47,8 +50,8 @@ def payload(**changes: Any) -> bytes:
 def test_it_comes_back_as_it_was() -> None:
     for position in (POSITION, None):
         state = LoaderState(seed=2**70, epoch=3, delivered=4, num_shards=2, position=position)
-        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, RankLayout()) == state
-        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, RankLayout(num_shards=2)) == state
+        assert LoaderState.from_dict(state.to_dict(OURS), OURS, RankLayout()) == state
+        assert LoaderState.from_dict(state.to_dict(OURS), OURS, RankLayout(num_shards=2)) == state
 
 
 def test_it_is_flat_and_its_keys_are_fixed() -> None:
@@ -130,7 +133,7 @@ def test_a_payload_may_come_back_as_another_kind_of_bytes() -> None:
 )
 def test_another_graph_is_shown_by_its_first_difference(here: str, where: str, saved_line: str, here_line: str) -> None:
     with pytest.raises(StateMismatchError) as caught:
-        LoaderState.from_dict(plain(), here, RankLayout())
+        LoaderState.from_dict(plain(), replace(OURS, text=here), RankLayout())
     *lines, advice = str(caught.value).splitlines()
     assert lines == [
         f"the state belongs to another graph: fingerprint {digest(GRAPH)} was saved, this graph has {digest(here)}. "

@@ -12,16 +12,20 @@ from torchpipe.errors import RankError
 from torchpipe.formats.storage.listed import OTHER_CUTS, described
 from torchpipe.node.traits import DataPipe, Division, division, node_name, walk
 
-__all__ = ["check_found", "found_files"]
+__all__ = ["check_found", "found_files", "shared_nodes"]
 
 Found = list[tuple[str, list[Any]]]
 
 
 def found_files(datapipe: DataPipe) -> Found:
     """What the nodes of which ranks have their shares have found: their names, and lists as ``listed`` makes them."""
+    return [(node_name(node), list(vars(node)["listed"])) for node in shared_nodes(datapipe) if _lists(node)]
+
+
+def shared_nodes(datapipe: DataPipe) -> list[DataPipe]:
+    """Those of which ranks have their shares: they are to be the same on all."""
     points = [node for node in walk(datapipe) if division(node) in (Division.BOTH, Division.RANKS)]
-    before = {id(node): node for point in points for node in walk(point)}
-    return [(node_name(node), list(vars(node)["listed"])) for node in before.values() if _lists(node)]
+    return list({id(node): node for point in points for node in walk(point)}.values())
 
 
 def _lists(node: Any) -> bool:

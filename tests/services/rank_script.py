@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrapper
 
 from reading_services import (
@@ -36,6 +36,7 @@ from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
 from torchpipe.errors import StateMismatchError, UnevenWarning
 from torchpipe.execution.ranks import RankGroup, Talk, data_ranks
 from torchpipe.iter import IterableWrapper, TextLineReader, WebDatasetReader
+from torchpipe.map import SequenceWrapper
 from torchpipe.testing.services import sample_graph
 
 TIMEOUT_S = 60.0
@@ -391,6 +392,14 @@ def unlike() -> Any:
         results["other states"] = _error_of(lambda: iter(made))
     with _made(batch_size=4 + rank) as batches:
         results["batch sizes"] = _error_of(lambda: iter(batches))
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(rank)).tolist()
+    for name, data in (("another split", Subset(Numbers(), order)), ("another order", order)):
+        results[name] = _error_of(lambda data=data: iter(DataLoader(data, 4, distributed=True)))
+        with _loader(SequenceWrapper(data).to_iter_datapipe().sharding_filter()) as made:
+            results[f"{name} in a graph"] = _error_of(lambda made=made: iter(made))
+    own: Any = Numbers()
+    own.device = f"cuda:{rank}"
+    results["a device of its own"] = _error_of(lambda: iter(DataLoader(own, 4, distributed=True)))
     results["uneven batches"] = _error_of(lambda: iter(_made(uneven="raise")))
     return results
 

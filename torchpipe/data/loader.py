@@ -35,9 +35,18 @@ from torchpipe.data.order.between_epochs import (
     restore,
 )
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
-from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back
+from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back, ranks_of_sampler
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.position import KEYS, Position, check_position, identity_of, of_rank, read, write
+from torchpipe.data.position import (
+    KEYS,
+    Position,
+    check_position,
+    identity_of,
+    length_of_dataset,
+    of_rank,
+    read,
+    write,
+)
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.streams import begin_stream
@@ -51,6 +60,7 @@ from torchpipe.loader.untraced import untraced
 from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
+from torchpipe.node.identity import Identity, identity_of_data
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
@@ -231,6 +241,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._base_seed: int | None = None  # of persistent workers
         self._last_samplers = Samplers(self._present_sampler, self.generator, keeps_seed=self.persistent_workers)
         self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used
+        self._looked: tuple[int, Identity] = length_of_dataset(self), identity_of_data(self._plain_dataset())  # so too
         self._sampler_end: Any = None  # how its last pass leads to the next one, if it has a state of its own
         self._sampler_loaded = False  # True once it stands there
         self._saved_division: tuple[int, bool] | None = (
@@ -270,6 +281,12 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if self._described[0] is not self.collate_fn:
             self._described = self.collate_fn, describe_bound(self.collate_fn)
         return self._described[1]
+
+    def _data_of(self, length: int) -> Identity:
+        """What identifies its data, as they were when the loader was made, or have come to this length."""
+        if self._looked[0] != length:
+            self._looked = length, identity_of_data(self._plain_dataset())
+        return self._looked[1]
 
     @property
     def _division(self) -> tuple[int, bool]:
@@ -539,19 +556,23 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             return replace(position, batches=of_rank(position.batches, self._samplers.parts))
 
     @untraced
-    def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
+    def load_state_dict(
+        self, state_dict: dict[str, Any], *, allow_pickle: bool = False, allow_other_data: bool = False
+    ) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
 
         A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/torchdata/stateful.py`` says which.
         An iterator that is at work becomes invalid, and says so. Runs no code from the state, unless ``allow_pickle``.
+        ``allow_other_data`` lets it go on over other data, of the same length: what it counts are then other samples.
 
         Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are
-        shown); StateError if it is damaged. The loader is then unchanged.
+        shown), or to other data (with the first part and index that differ); StateError if it is damaged. The loader is
+        then unchanged.
         """
         self._settle()
         keep_start(self)
         state_dict, of_driver = self._split_state(state_dict, allow_pickle)
-        position = self._read_state(state_dict, allow_pickle)
+        position = self._read_state(state_dict, allow_pickle, allow_other_data)
         self._epochs.beginning.check_outside()
         self._take_up(position)
         self._load_driver(of_driver if position is not None else None)
@@ -578,14 +599,20 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if (division := saved_shards(position.batches if self._is_iterable else None)) is not None:
             keep_division(self, *division)
 
-    def _read_state(self, state: Any, allow_pickle: bool) -> Position | None:
+    def _read_state(self, state: Any, allow_pickle: bool, allow_other_data: bool = False) -> Position | None:
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""
         if state == {}:
             return None
         if isinstance(state, Mapping) and state.keys().isdisjoint(KEYS) and is_installed("torchdata"):
             position: Position = from_ring("torchpipe.torchdata.stateful:position_of")(state, self)
         else:
-            position = read(state, identity_of(self), allow_pickle=allow_pickle)
+            position = read(
+                state,
+                identity_of(self),
+                allow_pickle=allow_pickle,
+                allow_other_data=allow_other_data,
+                of_this_rank=not self.distributed and ranks_of_sampler(self._samplers.parts)[0] == 1,
+            )
         check_position(position, self._is_iterable, self.num_workers, self._samplers.parts)
         if position.order is None:
             check_between_epochs(self, position.between_epochs)

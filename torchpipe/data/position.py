@@ -10,14 +10,27 @@ from torchpipe.data.iterable import saved_shards
 from torchpipe.data.order.samplers import ranks_of_sampler
 from torchpipe.data.order.sampling import begun_elsewhere
 from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.node.identity import Identity
 from torchpipe.node.iterator import stored_count
 from torchpipe.state import Cursor, decode, encode, from_text
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["KEYS", "VERSION", "Position", "check_position", "handed_out", "identity_of", "of_rank", "read", "write"]
+__all__ = [
+    "KEYS",
+    "VERSION",
+    "Position",
+    "check_position",
+    "handed_out",
+    "identity_of",
+    "length_of_dataset",
+    "of_rank",
+    "read",
+    "write",
+]
 
 VERSION = 1
 _IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler", "collate")
+_DATA = "data"  # in the payload alone, of what identifies them; none in former states
 _WITHOUT = {"fetch": "batches"}  # in the payload alone, if it is another: what states without it mean
 KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
 
@@ -54,12 +67,10 @@ def identity_of(loader: Any) -> dict[str, Any]:
     size = getattr(sampler, "batch_size", None) if loader.batch_size is None else loader.batch_size
     if loader.distributed:
         size = None  # the position counts samples
-    try:
-        length = len(loader.dataset)
-    except Exception:  # iterable ones have none; a user's may fail in any way
-        length = -1
+    length = length_of_dataset(loader)
     by_sample = {"fetch": loader.fetch} if loader.fetch != _WITHOUT["fetch"] else {}
     return by_sample | {
+        _DATA: loader._data_of(length).to_plain(),
         "dataset": "iterable" if loader._is_iterable else "map-style",
         "length": length,
         "batch_size": size if type(size) is int else -1,
@@ -67,6 +78,13 @@ def identity_of(loader: Any) -> dict[str, Any]:
         "sampler": type(inner).__name__,
         "collate": loader._bound_to_collate,
     }
+
+
+def length_of_dataset(loader: Any) -> int:
+    try:
+        return len(loader.dataset)
+    except Exception:  # iterable ones have none; a user's may fail in any way
+        return -1
 
 
 def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,8 +103,13 @@ def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
     return {"version": VERSION, **{name: identity[name] for name in _IDENTITY}, **numbers, "payload": payload}
 
 
-def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Position:
-    """Raises: StateMismatchError, showing both sides; StateError for what is no such state, or damaged."""
+def read(
+    state: Any, identity: Mapping[str, Any], *, allow_pickle: bool, allow_other_data: bool, of_this_rank: bool
+) -> Position:
+    """``of_this_rank``: no other rank may have saved it.
+
+    Raises: StateMismatchError, showing both sides; StateError for what is no such state, or damaged.
+    """
     if not isinstance(state, Mapping):
         raise StateError(f"a loader's state is the dict from state_dict(), got {type(state).__name__}")
     missing = [key for key in KEYS if key not in state]
@@ -109,6 +132,8 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
             f"the state belongs to another loader. saved: {_listed(saved)}; here: {_listed(ours)}. Make the loader as "
             "it was when the state was saved, or begin a new run"
         )
+    if not allow_other_data:
+        Identity(**identity[_DATA]).check(payload["identity"].get(_DATA), of_this_rank=of_this_rank)
     return Position(
         epoch=state["epoch"],
         delivered=state["delivered"],

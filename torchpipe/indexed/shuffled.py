@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from torchpipe.errors import StateError
+from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.indexed.keys import KeysIterator
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.randomness.permuting import ComputedOrder
@@ -78,7 +78,7 @@ class ShuffledKeys(KeysIterator[T]):
     """Reads ``data`` at ``keys`` in random order, every order having the same chance, while ``node`` is switched on.
 
     The order of up to 2**20 keys is drawn and stored, that of more is computed; ``computed`` says which, whatever their
-    number. State: a key and one integer.
+    number. State: a key, the number of keys and one integer.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class ShuffledKeys(KeysIterator[T]):
         return _Ordered(self._all, kind(self.key, self._length))
 
     def get_state(self) -> dict[str, Any]:
-        order = {"key": list(self.key), "computed": self.computed} if self._shuffles.enabled else {}
-        return super().get_state() | order
+        order = {"key": list(self.key), "computed": self.computed, "length": self._length}
+        return super().get_state() | (order if self._shuffles.enabled else {})
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._shuffles.check_switched(state, "key")
@@ -108,5 +108,10 @@ class ShuffledKeys(KeysIterator[T]):
                 raise StateError(
                     f"the state was saved with computed={state['computed']!r:.20}, here it is {self.computed}: are "
                     f"there as many items as then ({self._length})?"
+                )
+            if (length := state.get("length", self._length)) != self._length:  # former states have none
+                raise StateMismatchError(
+                    f"the state was saved in a random order of {length!r:.20} items, and here are {self._length}, of "
+                    "which the order is another: restore the data, or begin the epoch anew"
                 )
             self.key = stored_key(state["key"])

@@ -332,21 +332,25 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         return LoaderState.at(run.epoch(run.foretell_seed(), epoch), 0, None)
 
     @untraced
-    def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
+    def load_state_dict(
+        self, state_dict: dict[str, Any], *, allow_pickle: bool = False, allow_other_data: bool = False
+    ) -> None:
         """Let the next ``iter()`` go on after the items that ``state_dict`` counts as delivered.
 
         A live iterator becomes invalid. A loader whose ``num_shards`` was left unset takes the state's. Runs no code
         from the state, unless ``allow_pickle`` is set for buffered items that only pickle can rebuild.
+        ``allow_other_data`` lets it go on over other data: the items that it counts are then other ones.
 
         With several ranks, it is the state that the same rank of as many has saved, or the one state of all ranks, of
         a run of any number of them; all ranks load alike.
 
-        Raises: StateMismatchError if the state belongs to another graph, shard count, rank or version (both are shown);
+        Raises: StateMismatchError if the state belongs to another graph, shard count, rank or version (both are shown),
+        or to other data (with the first part and index that differ);
         UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
         """
         self._check_process()
         plain, of_driver = self._split_state(state_dict, allow_pickle)
-        state = self._read_state(plain, allow_pickle)
+        state = self._read_state(plain, allow_pickle, allow_other_data)
         self._refuse_inside("closing the loader")
         try:
             self._retire()
@@ -356,12 +360,12 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
             self._run.saved_num_shards = state.num_shards
             self._load_driver(of_driver)
 
-    def _read_state(self, state: Any, allow_pickle: bool) -> LoaderState:
+    def _read_state(self, state: Any, allow_pickle: bool, allow_other_data: bool = False) -> LoaderState:
         """Raises: as :meth:`load_state_dict`."""
         service = self.reading_service
         return LoaderState.from_dict(
             state,
-            self._run.graph_text,
+            self._run.identity,
             RankLayout(
                 rank=service.part.number,
                 world_size=service.part.count,
@@ -371,6 +375,7 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
                 agreed=service.agreed_position,
             ),
             allow_pickle=allow_pickle,
+            allow_other_data=allow_other_data,
         )
 
     @classmethod

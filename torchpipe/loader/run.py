@@ -14,10 +14,9 @@ from torchpipe.execution.epoch import Epoch, EpochStart, LeftOver
 from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.loader.observing import HasFigures, LoaderFigures, Observed
 from torchpipe.loader.single_consumer import Hold
-from torchpipe.loader.state import LoaderState
+from torchpipe.loader.state import GraphIdentity, LoaderState
 from torchpipe.loader.state_size import StateSizes
 from torchpipe.node.announce import warn_user
-from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, walk
@@ -34,7 +33,7 @@ class Run(HasFigures):
     def __init__(self, graph: DataPipe, service: ReadingServiceInterface) -> None:
         self.graph = graph
         self.service = service
-        self.graph_text = describe_graph(graph)
+        self.identity = GraphIdentity.of(graph)
         self.common = True  # True if this rank's shards are those of the run, whoever hosts them
         self._opaque = OpaqueWarnings()
         self._sizes = StateSizes()
@@ -108,7 +107,7 @@ class Run(HasFigures):
             identity: dict[str, Any] = position.identity
             start = EpochStart(**identity, delivered=position.delivered, state=position.position)
             position = replace(position, position=self.service.exact_position(start))
-        return position.to_dict(self.graph_text, common=self.common, turns=self.service.part.turns)
+        return position.to_dict(self.identity, common=self.common, turns=self.service.part.turns)
 
     def tell_opaque(self, payload: bytes) -> None:
         """Warn of what in ``payload`` only pickle can rebuild."""

@@ -9,11 +9,13 @@ from typing import Any
 
 from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
-from torchpipe.node.fingerprint import first_argument, first_difference
+from torchpipe.node.fingerprint import describe_graph, first_argument, first_difference, without_data
+from torchpipe.node.identity import WAY_ON, Identity, identity_of_graph
+from torchpipe.node.traits import DataPipe
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
 from torchpipe.state.ranks import deal, is_of_agreement, merge
 
-__all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "RankLayout", "state_of_all"]
+__all__ = ["STATE_KEYS", "STATE_VERSION", "GraphIdentity", "LoaderState", "RankLayout", "state_of_all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,30 @@ class RankLayout:
     num_shards: int | None = None
     common: bool = True
     agreed: Callable[[list[int]], int] = min
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphIdentity:
+    """What a loader's graph is, and what it reads."""
+
+    root: DataPipe
+    text: str
+    data: Identity
+
+    @classmethod
+    def of(cls, root: DataPipe) -> GraphIdentity:
+        return cls(root=root, text=describe_graph(root), data=identity_of_graph(root))
+
+    def check(self, flat: FlatState, *, of_this_rank: bool, allow_other_data: bool) -> None:
+        """Raises: StateMismatchError for the state of another graph, or of other data, unless they are allowed."""
+        if flat.graph != self.text:
+            same = without_data(flat.graph, self.root) == without_data(self.text, self.root)
+            if not (same and allow_other_data):
+                where = self.data.difference(flat.data, of_this_rank=of_this_rank) if same else None
+                data = "" if not same else f". {WAY_ON}" if where is None else f". {where}. {WAY_ON}"
+                raise StateMismatchError(_graph_difference(flat.graph, self.text) + data)
+        elif not allow_other_data:
+            self.data.check(flat.data, of_this_rank=of_this_rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,24 +80,31 @@ class LoaderState(Epoch):
         """``numbers``: those of the epoch, by name."""
         return cls(**(more | numbers))
 
-    def to_dict(self, graph_text: str, *, common: bool = True, turns: int = 1) -> dict[str, Any]:
+    def to_dict(self, graph: GraphIdentity, *, common: bool = True, turns: int = 1) -> dict[str, Any]:
         """The flat dict that users keep; its keys never depend on the position. So many ranks take ``turns`` at the
         shards' items: the dict counts those of all.
         """
-        numbers = self.identity | {"delivered": self.delivered * turns}
-        return FlatState(graph=graph_text, numbers=numbers, position=self.position, common=common).to_dict()
+        numbers, data = self.identity | {"delivered": self.delivered * turns}, graph.data.to_plain()
+        return FlatState(graph=graph.text, numbers=numbers, position=self.position, common=common, data=data).to_dict()
 
     @classmethod
-    def from_dict(cls, state: Any, graph_text: str, layout: RankLayout, *, allow_pickle: bool = False) -> LoaderState:
-        """Read a flat dict that must fit the graph and the layout.
+    def from_dict(
+        cls,
+        state: Any,
+        graph: GraphIdentity,
+        layout: RankLayout,
+        *,
+        allow_pickle: bool = False,
+        allow_other_data: bool = False,
+    ) -> LoaderState:
+        """Read a flat dict that must fit the graph, its data, unless ``allow_other_data``, and the layout.
 
         Raises: StateMismatchError, showing both sides; StateError for what is no loader state.
         """
         flat = FlatState.read(state, allow_pickle=allow_pickle)
-        if flat.graph != graph_text:
-            raise StateMismatchError(_graph_difference(flat.graph, graph_text))
         numbers = flat.numbers
         theirs, ours = (numbers["rank"], numbers["world_size"]), (layout.rank, layout.world_size)
+        graph.check(flat, of_this_rank=theirs == ours, allow_other_data=allow_other_data)
         if theirs == (0, 1) and is_of_agreement(flat.position) and (layout.turns == 1 or theirs != ours):
             flat = FlatState.read(merge([state]), allow_pickle=allow_pickle)  # without what that rank alone repeats
             numbers = flat.numbers

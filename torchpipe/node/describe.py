@@ -45,7 +45,18 @@ from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import callable_name, is_node
 from torchpipe.state.shared_list import SharedList
 
-__all__ = ["MOST_BYTES", "MOST_PARTS", "describe", "describe_bound", "describe_data", "names_below", "opened_in"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_PARTS",
+    "describe",
+    "describe_bound",
+    "describe_data",
+    "is_address",
+    "names_below",
+    "of_datasets",
+    "opened_in",
+    "spread",
+]
 
 MOST_PARTS = 500_000
 MOST_BYTES = 1 << 24
@@ -150,7 +161,7 @@ class _Description:
             return self._within(value, lambda held: _call(held, _fields(held), lambda part: self.data(part, most)))
         if isinstance(value, _ROWS) and type(value) not in _ROWS:  # its methods are the user's
             return _sized(value)
-        by_value = value is None or isinstance(value, _SIMPLE + _ROWS) or _of_datasets(value)
+        by_value = value is None or isinstance(value, _SIMPLE + _ROWS) or of_datasets(value)
         return self.of(value) if by_value or callable(value) or is_node(value) else _sized(value)
 
     def _within(self, value: Any, describe: Callable[[Any], str]) -> str:
@@ -213,7 +224,7 @@ class _Description:
 
     def _sample(self, value: Any, most: int) -> str:
         """A list, tuple or dict, which is long, by its length and the items at fixed positions."""
-        positions = _positions(len(value), min(most, max(2, self.left)))
+        positions = spread(len(value), min(most, max(2, self.left)))
         self.left -= len(positions)
         if isinstance(value, dict):
             keys = list(value)
@@ -221,7 +232,7 @@ class _Description:
             parts = [f"{self.of(key)}: {self.data(item, _SAMPLED_WITHIN)}" for key, item in pairs]
         else:
             items = [value[position] for position in positions]
-            if all(type(item) is str and _is_address(item) for item in items):
+            if all(type(item) is str and is_address(item) for item in items):
                 parts = list(map(repr, names_below(items)))
             else:
                 parts = [self.data(item, _SAMPLED_WITHIN) for item in items]
@@ -234,7 +245,7 @@ class _Description:
         if value.dtype.hasobject:
             return _short(f"{about}, {self._container(value.reshape(-1).tolist())})")
         if value.nbytes > MOST_BYTES:
-            value = value.flat[_positions(value.size, _SAMPLED_NUMBERS)]
+            value = value.flat[spread(value.size, _SAMPLED_NUMBERS)]
         flat = np.ascontiguousarray(value).reshape(-1)
         return f"{about}, #{_digest(flat.view(np.uint8).data if flat.nbytes else b'')})"
 
@@ -244,7 +255,7 @@ class _Description:
             return name
         if not self.bound:
             return name if callable(value) else _sized(value)
-        if _of_datasets(value):
+        if of_datasets(value):
             return self._dataset(value)
         if isinstance(value, types.ModuleType):
             return f"module {value.__name__}"
@@ -287,7 +298,7 @@ class _Description:
         name = callable_name(type(value))
         if not hasattr(value, "__len__"):
             return f"{name}(columns={value.column_names}, split={value.split})"
-        rows = _positions(len(value), _SAMPLED_ROWS)
+        rows = spread(len(value), _SAMPLED_ROWS)
         table = value.with_format("arrow")[rows].to_pylist() if rows else []
         sampled = [self.data(row, _SAMPLED) for row in table]
         transform = self.of(value.format["format_kwargs"])
@@ -380,7 +391,7 @@ def _of_tokenizer(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def _of_datasets(value: Any) -> bool:
+def of_datasets(value: Any) -> bool:
     loaded = sys.modules.get("datasets")
     return loaded is not None and isinstance(value, (loaded.Dataset, loaded.IterableDataset))
 
@@ -392,7 +403,7 @@ def _tensor(value: torch.Tensor) -> str:
         return f"{about})"
     value = value.detach()
     if value.nbytes > MOST_BYTES:
-        value = torch.take(value, torch.tensor(_positions(value.numel(), _SAMPLED_NUMBERS)))
+        value = torch.take(value, torch.tensor(spread(value.numel(), _SAMPLED_NUMBERS)))
     data = value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return f"{about}, #{_digest(data if value.nbytes else b'')})"
 
@@ -405,7 +416,7 @@ def _call(value: Any, held: Mapping[str, Any], describe: Callable[[Any], str]) -
     return f"{callable_name(type(value))}({', '.join(f'{name}={describe(held[name])}' for name in held)})"
 
 
-def _positions(length: int, most: int) -> list[int]:
+def spread(length: int, most: int) -> list[int]:
     """At most so many, spread evenly, with the first and the last."""
     if length <= most:
         return list(range(length))
@@ -428,13 +439,13 @@ def _sized(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    if _is_address(text):
+    if is_address(text):
         path = text.partition("?")[0] if "://" in text else text
         text = ".../" + path.rstrip("/").rpartition("/")[2]
     return _short(repr(text))
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
     """A path or an URL: data may lie elsewhere where a run goes on."""
     if os.path.isabs(text) or text.startswith("~"):
         return "\n" not in text

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
@@ -23,7 +24,7 @@ from torchpipe.node.describe import describe, describe_data, opened_in
 from torchpipe.node.traits import DataPipe, held_inputs, inputs_of, is_node, traits_of, walk
 from torchpipe.state.flat import digest
 
-__all__ = ["describe_graph", "digest", "fingerprint", "first_argument", "first_difference"]
+__all__ = ["altering", "describe_graph", "digest", "fingerprint", "first_argument", "first_difference", "without_data"]
 
 _UNCHANGING = (bool, int, float, complex, str, bytes, tuple, frozenset, range, slice)
 _NAMED = re.compile(r"(?:\(|, )(?P<name>[^\W\d]\w*)=")
@@ -40,9 +41,8 @@ def describe_graph(root: DataPipe, *, bound: bool = True) -> str:
     lines: list[str] = []
     for node in walk(root):
         traits = traits_of(node)
-        inputs = inputs_of(node)
-        if not traits.alters_stream and inputs:
-            numbers[id(node)] = numbers[id(inputs[0])]
+        if not _alters(node):
+            numbers[id(node)] = numbers[id(inputs_of(node)[0])]
             continue
         numbers[id(node)] = len(lines)
         ignored = {*traits.fingerprint_ignores, *NOTED_IN_NODES}
@@ -53,6 +53,27 @@ def describe_graph(root: DataPipe, *, bound: bool = True) -> str:
         ]
         wiring = "".join(f" {numbers[id(item)]}" for item in held_inputs(node))
         lines.append(f"{len(lines)} {type(node).__qualname__}({', '.join(arguments)})" + (wiring and f" <-{wiring}"))
+    return "\n".join(lines)
+
+
+def altering(root: DataPipe) -> Iterator[DataPipe]:
+    """The nodes that :func:`describe_graph` has a line for, in its order."""
+    return filter(_alters, walk(root))
+
+
+def _alters(node: DataPipe) -> bool:
+    return traits_of(node).alters_stream or not inputs_of(node)
+
+
+def without_data(graph_text: str, root: DataPipe) -> str:
+    """A description of a graph like ``root``, but for the arguments that are data."""
+    names = {type(node).__qualname__: traits_of(node).fingerprint_data for node in walk(root)}
+    lines = []
+    for line in graph_text.splitlines():
+        head = line.partition("(")[0]
+        data = names.get(head.partition(" ")[2], ())
+        kept = [f"{name}={value}" for name, value in _arguments(line).items() if name not in data]
+        lines.append(f"{head}({', '.join(kept)}" if data else line)
     return "\n".join(lines)
 
 

@@ -49,13 +49,15 @@ def digest(graph_text: str) -> str:
 class FlatState:
     """``numbers``: seed, epoch, delivered, num_shards, rank and world_size. ``position`` is the stream's own state.
 
-    ``common``: are a rank's shards those of the run, whoever hosts them? Of a single process they are.
+    ``common``: are a rank's shards those of the run, whoever hosts them? Of a single process they are. ``data``: what
+    identifies the data that the graph reads; None in states of former versions.
     """
 
     graph: str
     numbers: dict[str, int] = field(default_factory=dict)
     position: dict[str, Any] | None = None
     common: bool = False
+    data: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The flat dict; its keys never depend on the position.
@@ -73,6 +75,7 @@ class FlatState:
             "numbers": self.numbers,
             "position": self.position,
             "common": self.common,
+            "data": self.data,
         }
         numbers = {name: self.numbers[name] for name in _NUMBERS}
         return {
@@ -117,6 +120,7 @@ class FlatState:
             numbers={name: state[name] for name in _NUMBERS},
             position=payload["position"],
             common=payload.get("common") is True or state["world_size"] == 1,
+            data=payload.get("data"),
         )
 
 

@@ -320,6 +320,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         share = sampler.share(before)
         same = {
             "the dataset's length": share.length,
+            "what the dataset holds": loader._data_of(share.length).digest,
             "batch_size": share.size,
             "drop_last": share.drop_last,
             "shuffle": sampler.shuffle,
