@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import random
 import subprocess
@@ -15,7 +16,7 @@ from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.content import Content
 from torchpipe.formats.tar import TarFiles
-from torchpipe.iter import IterableWrapper
+from torchpipe.iter import IterableWrapper, WebDatasetReader
 from torchpipe.testing import check_node
 
 NAMES = [
@@ -258,3 +259,24 @@ def test_names_with_dots_and_archives_that_are_not_sorted_are_errors(tmp_path: P
         list(IterableWrapper([torn]).read_webdataset())
     keys = IterableWrapper([torn]).read_webdataset().map(lambda sample: sample["__key__"]).on_error("skip")
     assert list(keys) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("record_bytes", [10_240, 512 << 10, 1 << 20])
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_archive_behind_another_is_an_error_however_far_the_first_is_padded(
+    tmp_path: Path, record_bytes: int, packed: bool
+) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
+    one = made.getvalue().rstrip(b"\0")
+    one += bytes(record_bytes - len(one))
+    for name, content in (("one", one), ("two", one + made.getvalue())):
+        path = tmp_path / (f"{name}.tar.gz" if packed else f"{name}.tar")
+        path.write_bytes(gzip.compress(content, 1) if packed else content)
+        samples = WebDatasetReader(str(path))
+        if name == "one":
+            assert [sample["__key__"] for sample in samples] == ["a"]
+        else:
+            with pytest.raises(ValueError, match="goes on behind its end"):
+                list(samples)

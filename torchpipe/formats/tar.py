@@ -206,12 +206,14 @@ class TarFiles:
 
     def _check_end(self) -> None:
         """What follows the end are zeros, unless archives were put one behind the other."""
-        rest = self._take(self.offset + BLOCK_BYTES, BUFFER_BYTES, whole=False)
-        if rest.strip(b"\0"):
-            raise ValueError(
-                f"{self.path} goes on behind its end at byte {self.offset}: archives put one behind the other are not "
-                "read (GNU tar joins them with --concatenate)"
-            )
+        at = self.offset + BLOCK_BYTES
+        while rest := self._take(at, BUFFER_BYTES, whole=False):  # to the last byte: records may be of any size
+            if rest.strip(b"\0"):
+                raise ValueError(
+                    f"{self.path} goes on behind its end at byte {self.offset}: archives put one behind the other are "
+                    "not read (GNU tar joins them with --concatenate)"
+                )
+            at += len(rest)
 
 
 class _Part(io.RawIOBase):
