@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from torchpipe.iter import IterableWrapper
-from torchpipe.state.copying import copy_item, separated
+from torchpipe.state.copying import copy_item, separated, used_up_in
 
 SHARED: Any = {"n": 1}
 ARRAY = np.arange(9)
@@ -95,6 +95,40 @@ def test_what_items_are_read_from_stays_and_what_is_beside_it_is_copied() -> Non
     assert separated([record, record])[1].rows is rows
     counting = Counting()
     assert copy_item(counting) is not counting
+
+
+class Document:
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+
+    def read(self) -> str:
+        return " ".join(self.words)
+
+
+class File(Document):
+    def close(self) -> None:
+        pass
+
+
+class Tape:
+    def __init__(self) -> None:
+        self.parts = iter("ab").__next__
+        self.handle = (part for part in "ab")  # no generator can be copied
+
+    def read(self) -> str:
+        return self.parts()
+
+
+def test_an_item_with_a_method_read_is_copied_and_an_open_file_is_not() -> None:
+    document, file, tape = Document(["a"]), File(["a"]), Tape()
+    copied = copy_item(document)
+    assert type(copied) is Document
+    assert copied.words == ["a"]
+    assert copied.words is not document.words
+    assert used_up_in(document, copied) is None
+    for stream in (file, tape):  # a copy of either would be half made
+        assert copy_item(stream) is stream
+        assert used_up_in([stream], [stream]) is stream
 
 
 def test_a_file_that_is_mapped_for_reading_stays_and_one_for_writing_is_copied(tmp_path: Path) -> None:

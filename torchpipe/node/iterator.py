@@ -631,6 +631,7 @@ _OF_AUTHORS = frozenset(
     | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
 )  # what a class may define anew; the rest of NodeIterator is the engine's
 _OF_PASSES = frozenset({"node", "context", "inputs"})
+_OF_STATES = frozenset({"functions", _ENDED})  # keys that the engine adds to what ``saved`` names
 
 
 def refuse_taken_names(cls: type[NodeIterator[Any]]) -> None:
@@ -648,7 +649,7 @@ def refuse_taken_names(cls: type[NodeIterator[Any]]) -> None:
         present = getattr(NodeIterator, name, None)
         engines = name in _OF_PASSES or (hasattr(NodeIterator, name) and name not in _OF_AUTHORS)
         is_value = callable(present) and not callable(getattr(cls, name))
-        if engines or is_value or (name in cls.saved and name in _OF_AUTHORS):
+        if engines or is_value or (name in cls.saved and name in _OF_AUTHORS | _OF_STATES):
             raise TypeError(
                 f"{cls.__name__} has an attribute {name!r}, which every NodeIterator has for a purpose of its own: "
                 "choose another name"

@@ -122,9 +122,9 @@ def used_up_in(item: Any, copied: Any) -> object | None:
     iterator in it; None if there is none.
     """
     if type(item) in (tuple, list):
-        return next(filter(None.__ne__, map(used_up_in, item, copied)), None)
+        return next((used for used in map(used_up_in, item, copied) if used is not None), None)
     if type(item) is dict:
-        return next(filter(None.__ne__, map(used_up_in, item.values(), copied.values())), None)
+        return used_up_in(tuple(item.values()), tuple(copied.values()))
     used = callable(getattr(item, "read", None)) or hasattr(type(item), "__next__")
     return item if copied is item and used else None
 
@@ -156,7 +156,8 @@ def _copied(item: Any) -> Any:
 
 
 def _deep(item: Any) -> Any:
-    if callable(getattr(item, "read", None)) and not isinstance(item, io.BytesIO | io.StringIO):
+    is_file = all(callable(getattr(item, name, None)) for name in ("read", "close"))  # one alone is data
+    if is_file and not isinstance(item, io.BytesIO | io.StringIO):
         return item  # an open file, perhaps within other objects, of which a copy would be half made
     try:
         return _error(item) if is_made_otherwise(type(item)) else copy.deepcopy(item, _others_in(item))
