@@ -142,7 +142,6 @@ class Cacher(OnePerItem[T]):
     """
 
     iterator = _CacheIterator
-    makes_passes = True  # over its input, whose items it keeps; and each process keeps those of this very node
     fingerprint_ignores = ("path", "max_bytes", "lease_timeout_s")
 
     def __init__(
