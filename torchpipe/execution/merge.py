@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
-from torchpipe.errors import GraphError, IteratorInvalidated, StateError
+from torchpipe.errors import GraphError, IteratorInvalidated, StateError, raise_error_of
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.provider import AHEAD, ShardPosition, ShardProvider, StartShards
@@ -119,7 +119,7 @@ class _Rest:
             self.after = chunk.snapshot
         elif chunk.snapshot is not None:
             self.snapshots.append((len(self.items), chunk.snapshot))
-        self.ended, self.error = chunk.ended, chunk.error
+        self.ended, self.error, chunk.error = chunk.ended, chunk.error, None
 
     def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]]]:
         """The first ``count`` items, and the snapshots on the way."""
@@ -132,14 +132,6 @@ class _Rest:
     def open(self) -> bool:
         """True if more may follow the items."""
         return not self.ended and self.error is None
-
-    def fail(self) -> NoReturn:
-        """Raise the error."""
-        assert self.error is not None
-        try:
-            raise self.error
-        finally:
-            self.error = None  # its traceback leads to this frame, and to items in shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +314,7 @@ class MergeIterator(NodeIterator[Any]):
             if rest.items:
                 return self._with_block(cursors, live, turn, ragged, in_turn)
             if rest.error is not None:
-                rest.fail()
+                raise_error_of(rest)
             if rest.ended:
                 live.remove(in_turn[0])
                 turn = turn % len(live) if live else 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torchpipe.errors import raise_error_of
 from torchpipe.execution.merge import MergeIterator, MergePosition
 from torchpipe.execution.provider import ShardProvider
 
@@ -29,7 +30,7 @@ class UnorderedMerge(MergeIterator):
             if rest.items:
                 return replace(self._with_block(cursors, live, turn, False, [first]), single_shard=True)
             if rest.error is not None:
-                rest.fail()
+                raise_error_of(rest)
             live.remove(first)
             turn = turn % len(live) if live else 0
         return MergePosition(cursors, live)
