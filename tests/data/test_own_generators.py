@@ -360,12 +360,6 @@ def test_L2_a_generator_that_the_loader_has_too() -> None:
     assert run(0) == run(1)
 
 
-def test_the_step_that_a_batch_is_made_at_again_gives_it() -> None:
-    whole = list(loader(both()))
-    for step in (0, 3):
-        assert loader(both()).item_at(step) == whole[step]
-
-
 # -- what cannot be seeded --------------------------------------------------------------------------------------------
 
 

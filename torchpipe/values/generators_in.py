@@ -86,7 +86,6 @@ class _Walk:
         self._seen: dict[int, Any] = {}  # kept, so that ids stay theirs
         self._waiting: deque[tuple[str, Any]] = deque()
         self._cut: list[str] = []  # containers that have more entries than were looked at
-        self._unnamed: list[str] = []  # what leads to parts that have no place: sets
 
     def go(self) -> None:
         found = self._found

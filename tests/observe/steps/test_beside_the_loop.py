@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.data.test_own_generators import both, loader
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
@@ -114,3 +115,9 @@ def test_what_a_dataset_raises_is_told_and_nothing_is_left_set(raises: Exception
     with pytest.raises(OSError, match="no worker"):
         DataLoader(CountingData(), None, num_workers=2, worker_init_fn=init).item_at(2)
     assert torch.utils.data.get_worker_info() is None
+
+
+def test_the_batch_of_a_step_draws_from_the_datasets_own_generators_as_the_loop_does() -> None:
+    whole = list(loader(both()))
+    for step in (0, 3):
+        assert loader(both()).item_at(step) == whole[step]
