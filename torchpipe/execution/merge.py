@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from torchpipe.errors import GraphError, IteratorInvalidated, StateError
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import EpochStart
-from torchpipe.execution.provider import AHEAD, ShardPosition, ShardProvider, StartShards
+from torchpipe.execution.provider import AHEAD, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
@@ -65,10 +65,10 @@ class Merges:
         """The provider, started at the positions that all merges have when the first of them asks."""
         with self._lock:
             if self._provider is None:
-                positions = [position for merge in self._open for position in merge.positions()]
+                cursors = {lane: cursor for merge in self._open for lane, cursor in merge.cursors().items()}
                 for branch in set(range(self._branches)) - {merge.branch for merge in self._open}:
-                    positions += self._open[0].beginning_of(branch)
-                self._provider = self._start(positions)
+                    cursors |= self._open[0].beginning_of(branch)
+                self._provider = self._start(cursors)
             if self._interrupted:
                 self._provider.interrupt()
             return self._provider
@@ -245,27 +245,15 @@ class MergeIterator(NodeIterator[Any]):
             rest.count = cursor.count
         self._stretch = self._from(rotation)
 
-    def positions(self) -> list[ShardPosition]:
-        """Where the shards that go on have to start. Only before the first item."""
+    def cursors(self) -> dict[int, Cursor]:
+        """Where the lanes that go on have to start. Only before the first item."""
         begin = self._stretch.begin
-        return [
-            ShardPosition(
-                shard=self._numbers[index],
-                cursor=begin.cursors[index],
-                count=begin.cursors[index].count,
-                branch=self.branch,
-                lane=self._lane(index),
-            )
-            for index in begin.live
-        ]
+        return {self._lane(index): begin.cursors[index] for index in begin.live}
 
-    def beginning_of(self, branch: int) -> list[ShardPosition]:
-        """Where the shards of another branch have to start, from which nobody has read yet."""
+    def beginning_of(self, branch: int) -> dict[int, Cursor]:
+        """Where the lanes of another branch have to start, from which nobody has read yet."""
         first = branch * self._total
-        return [
-            ShardPosition(shard=number, cursor=Cursor(None, 0), count=0, branch=branch, lane=first + number)
-            for number in self._numbers
-        ]
+        return {first + number: Cursor() for number in self._numbers}
 
     def between(self) -> list[Cursor] | None:
         """Where the next pass over each shard begins, all having ended; None: at the start, or nobody knows."""

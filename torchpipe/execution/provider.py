@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from torchpipe.errors import StateError
 from torchpipe.execution.shard import Chunk
 from torchpipe.state import Cursor
 
-__all__ = ["AHEAD", "ShardPosition", "ShardProvider", "StartShards"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardPosition:
-    """Where a shard of a branch is to start: ``count`` items of it are before ``cursor``. ``snapshot_first``: its first
-    chunk is of one item, behind which it takes a snapshot.
-    """
-
-    shard: int
-    cursor: Cursor
-    count: int
-    branch: int = 0
-    lane: int
-    snapshot_first: bool = False
+__all__ = ["AHEAD", "ShardProvider", "StartShards"]
 
 
 class ShardProvider(ABC):
@@ -67,4 +52,5 @@ AHEAD = (
 )
 """Why a lane does not stand where it was asked for."""
 
-StartShards: TypeAlias = Callable[[list[ShardPosition]], ShardProvider]
+StartShards: TypeAlias = Callable[[Mapping[int, Cursor]], ShardProvider]
+"""Produces the lanes that are named from their cursors on."""

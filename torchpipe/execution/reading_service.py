@@ -23,7 +23,7 @@ from torchpipe.execution.exact import check_exact, made_exact, no_exact
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
-from torchpipe.execution.provider import ShardPosition, ShardProvider
+from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.service_figures import EventLog, ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
@@ -242,13 +242,13 @@ class ShardedReadingService(ReadingServiceInterface):
         return False
 
     @abstractmethod
-    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+    def _start_shards(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> ShardProvider:
         """Begin to produce the given shards."""
 
     def _start_local_shards(
         self,
         start: EpochStart,
-        positions: list[ShardPosition],
+        cursors: Mapping[int, Cursor],
         *,
         manage_random: bool = True,
         graphs: ShardGraphs | None = None,
@@ -256,12 +256,13 @@ class ShardedReadingService(ReadingServiceInterface):
     ) -> ShardProvider:
         """Produce the shards in this process. ``graphs``: for an epoch beside the service's own."""
         plan, source, measured, own = self.plan, None, self._measured(), graphs is None
-        if plan.dispatch is not None and positions:
-            snapshots = {item.shard: item.cursor.snapshot for item in positions if item.branch == plan.dispatch_branch}
+        if plan.dispatch is not None and cursors:
+            lanes = [(lane, *start.place_of(lane)) for lane in cursors]
+            dealt = {shard: cursors[lane].snapshot for lane, branch, shard in lanes if branch == plan.dispatch_branch}
             source = DispatchSource.open(
                 plan.dispatch,
-                start.spec(positions[0].shard),
-                dispatch_start(snapshots, start.num_shards),
+                start.spec(0),
+                dispatch_start(dealt, start.num_shards),
                 policy=self._policy,
                 manage_random=manage_random,
                 trace=measured.trace_shard(dispatching=True) if self.measuring and own else None,
@@ -287,7 +288,7 @@ class ShardedReadingService(ReadingServiceInterface):
                 measured.follow(made)
             return made
 
-        return LocalShards(shard, start, positions, source, *self._local_chunk)
+        return LocalShards(shard, start, cursors, source, *self._local_chunk)
 
 
 def _kind_of_merge(start: EpochStart) -> type[MergeIterator]:
@@ -400,8 +401,8 @@ class InProcessReadingService(ShardedReadingService):
     def _threads_in_main(self) -> bool:
         return self._prefetch_cnt > 0
 
-    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
-        return self._start_local_shards(start, positions, manage_random=self._manages_random())
+    def _start_shards(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> ShardProvider:
+        return self._start_local_shards(start, cursors, manage_random=self._manages_random())
 
     def _manages_random(self) -> bool:
         return self._prefetch_cnt == 0
@@ -416,7 +417,7 @@ class LocalShards(ShardProvider):
         self,
         make: Callable[[ShardSpec, int], Shard],
         start: EpochStart,
-        positions: list[ShardPosition],
+        cursors: Mapping[int, Cursor],
         source: DispatchSource | None,
         most: int = 1,
         seconds: float = 0.0,
@@ -425,11 +426,10 @@ class LocalShards(ShardProvider):
         self._shards: dict[int, Shard] = {}
         self._source = source
         try:
-            for position in positions:
-                shard = self._shards[position.lane] = make(start.spec(position.shard), position.branch)
-                shard.within(
-                    partial(shard.start, position.cursor, position.count, snapshot_first=position.snapshot_first)
-                )
+            for lane, cursor in cursors.items():
+                branch, number = start.place_of(lane)
+                shard = self._shards[lane] = make(start.spec(number), branch)
+                shard.within(partial(shard.start, cursor))
         except BaseException:
             self.close()
             raise
