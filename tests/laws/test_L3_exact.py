@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from torch.utils.data import IterableDataset, get_worker_info
 
-from reading_services import MultiProcessingReadingService
+from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService, IterDataPipe
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
@@ -264,6 +264,27 @@ def test_where_items_are_made_ahead_in_this_process_nothing_is_touched() -> None
                 assert ahead.wait(60)
                 with pytest.raises(StateError, match="made ahead"):
                     running.state_dict(exact=True)
+        assert seen == expected
+
+
+def test_shards_of_a_rank_that_end_together_are_exact_at_every_position() -> None:
+    """They have made the next round before its first item is handed out."""
+
+    def made() -> DataLoader2[Any]:
+        graph = IterableWrapper(range(24)).shuffle(buffer_size=5).sharding_filter().map(listed).filter(Drawing())
+        inner = InProcessReadingService(policy=partial(SnapshotPolicy, every=5))
+        made = DataLoader2(graph, SequentialReadingService(DistributedReadingService(total_shards=2), inner))
+        made.seed(3)
+        return made
+
+    with made() as undisturbed:
+        expected = list(map(repr, undisturbed))
+    with made() as running, made() as other:
+        seen = list[str]()
+        for item in running:
+            seen.append(repr(item))
+            other.load_state_dict(running.state_dict(exact=True))
+            assert list(map(repr, other)) == expected[len(seen) :]
         assert seen == expected
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NoReturn
@@ -73,14 +73,23 @@ class Merges:
                 self._provider.interrupt()
             return self._provider
 
-    def snapshot(self, lane: int, count: int) -> bytes | None:
-        """As :meth:`ShardProvider.snapshot`, between two pulls, from whichever thread these are."""
-        if self._provider is None:
-            raise StateError(AHEAD)
+    @contextmanager
+    def between_pulls(self) -> Iterator[None]:
+        """Meanwhile, nothing is pulled, from whichever thread."""
         with ExitStack() as stack:
             for merge in self._open:
                 stack.enter_context(merge.between_pulls())
-            return self._provider.snapshot(lane, count)
+            yield
+
+    def is_ahead(self, lane: int, count: int) -> bool:
+        """As :meth:`ShardProvider.is_ahead`."""
+        return self._provider is not None and self._provider.is_ahead(lane, count)
+
+    def snapshot(self, lane: int, count: int) -> bytes | None:
+        """As :meth:`ShardProvider.snapshot`, between two pulls."""
+        if self._provider is None:
+            raise StateError(AHEAD)
+        return self._provider.snapshot(lane, count)
 
     def interrupt(self) -> None:
         self._interrupted = True

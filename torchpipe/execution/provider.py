@@ -29,6 +29,10 @@ class ShardProvider(ABC):
         """(a lane, its next chunk) of whichever of ``lanes`` has one first, as :meth:`pull`."""
         return lanes[0], self.pull(lanes[0])
 
+    def is_ahead(self, lane: int, count: int) -> bool:
+        """True if ``lane`` has been pulled in this thread beyond ``count`` items."""
+        return False
+
     def snapshot(self, lane: int, count: int) -> bytes | None:
         """Of ``lane``, which stands after ``count`` items; None where nothing but all of them, made again, leads there.
 

@@ -19,7 +19,7 @@ from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning, StateError
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
-from torchpipe.execution.exact import check_exact, made_exact, no_exact
+from torchpipe.execution.exact import check_exact, cursor_from, item_before, made_exact, no_exact
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
@@ -213,21 +213,36 @@ class ShardedReadingService(ReadingServiceInterface):
         return position
 
     def _exact_cursors(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> dict[int, Cursor]:
-        """Cursors of the same positions, by the numbers of shards, that drop nothing. Raises: StateError."""
+        """Cursors of the same positions, by the numbers of shards, that drop nothing. Raises: StateError.
+
+        A shard that stands there is asked. One that has had to make its next item already (shards that end together,
+        ranks that agree) goes on as it is, and another beside it makes the last item before again, as in a resume.
+        """
         if self._merges is None:
             raise StateError(
                 "no loop has begun, so that in this process nothing stands at the position: take an item first, or "
                 "ask a loader with worker processes"
             )
-        made = dict(cursors)
-        for shard, cursor in cursors.items():
-            try:
-                snapshot = self._merges.snapshot(shard, cursor.count)
-            except StateError as error:
-                raise no_exact(shard, cursor.count, str(error)) from error
-            if snapshot is not None:
-                made[shard] = Cursor(snapshot, 0, cursor.count)
+        made, merges = dict(cursors), self._merges
+        with merges.between_pulls():
+            for shard, cursor in cursors.items():
+                try:
+                    if self._manages_random() and merges.is_ahead(shard, cursor.count):
+                        made[shard] = self._made_beside(start, shard, cursor)
+                    elif (snapshot := merges.snapshot(shard, cursor.count)) is not None:
+                        made[shard] = Cursor(snapshot, 0, cursor.count)
+                except StateError as error:
+                    raise no_exact(shard, cursor.count, str(error)) from error
         return made
+
+    def _made_beside(self, start: EpochStart, shard: int, cursor: Cursor) -> Cursor:
+        graphs = ShardGraphs(beside_the_loop(self._graphs.branches), self._init_fn)
+        before = {shard: item_before(cursor)}
+        provider = self._start_local_shards(start, before, graphs=graphs, snapshot_first=True)
+        try:
+            return cursor_from(provider.pull(shard), shard, cursor)
+        finally:
+            provider.close()
 
     def _manages_random(self) -> bool:
         """True if each shard has global random states of its own."""
@@ -251,6 +266,7 @@ class ShardedReadingService(ReadingServiceInterface):
         cursors: Mapping[int, Cursor],
         *,
         manage_random: bool = True,
+        snapshot_first: bool = False,
         graphs: ShardGraphs | None = None,
         substitutes_of: SubstitutesOf | None = None,
     ) -> ShardProvider:
@@ -288,7 +304,7 @@ class ShardedReadingService(ReadingServiceInterface):
                 measured.follow(made)
             return made
 
-        return LocalShards(shard, start, cursors, source, *self._local_chunk)
+        return LocalShards(shard, start, cursors, source, *self._local_chunk, snapshot_first=snapshot_first)
 
 
 def _kind_of_merge(start: EpochStart) -> type[MergeIterator]:
@@ -421,6 +437,8 @@ class LocalShards(ShardProvider):
         source: DispatchSource | None,
         most: int = 1,
         seconds: float = 0.0,
+        *,
+        snapshot_first: bool = False,
     ) -> None:
         self._most, self._seconds = most, seconds
         self._shards: dict[int, Shard] = {}
@@ -429,7 +447,7 @@ class LocalShards(ShardProvider):
             for lane, cursor in cursors.items():
                 branch, number = start.place_of(lane)
                 shard = self._shards[lane] = make(start.spec(number), branch)
-                shard.within(partial(shard.start, cursor))
+                shard.within(partial(shard.start, cursor, snapshot_first=snapshot_first))
         except BaseException:
             self.close()
             raise
@@ -440,6 +458,9 @@ class LocalShards(ShardProvider):
         if chunk.notice is not None:
             warn_user(chunk.notice, ReplayWarning)
         return chunk
+
+    def is_ahead(self, lane: int, count: int) -> bool:
+        return lane in self._shards and self._shards[lane].produced > count
 
     def snapshot(self, lane: int, count: int) -> bytes | None:
         shard = self._shards.get(lane)
