@@ -51,7 +51,7 @@ class Lanes:
         self.epoch, self._fail_at, self._isolate_before = start, None, 0
         self._ledgers = {}
         for lane, cursor in cursors.items():
-            branch, shard = start.place_of(lane)
+            branch, shard = start.branch_and_shard(lane)
             self._ledgers[lane] = ShardLedger(
                 lane=lane,
                 branch=branch,

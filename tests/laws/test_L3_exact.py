@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
@@ -267,13 +268,23 @@ def test_where_items_are_made_ahead_in_this_process_nothing_is_touched() -> None
         assert seen == expected
 
 
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
 def test_shards_of_a_rank_that_end_together_are_exact_at_every_position() -> None:
     """They have made the next round before its first item is handed out."""
 
     def made() -> DataLoader2[Any]:
         graph = IterableWrapper(range(24)).shuffle(buffer_size=5).sharding_filter().map(listed).filter(Drawing())
         inner = InProcessReadingService(policy=partial(SnapshotPolicy, every=5))
-        made = DataLoader2(graph, SequentialReadingService(DistributedReadingService(total_shards=2), inner))
+        made = DataLoader2(
+            graph, reading_service=SequentialReadingService(DistributedReadingService(total_shards=2), inner)
+        )
         made.seed(3)
         return made
 

@@ -149,7 +149,7 @@ class ThreadReadingService(ShardedReadingService):
         producers = {}
         generators = [BatchGenerators() for _ in self._beginnings]
         for lane, cursor in cursors.items():
-            branch, number = start.place_of(lane)
+            branch, number = start.branch_and_shard(lane)
             spec = start.spec(number)
             thread = number % len(generators)
             trace = self._measured().trace_shard() if self.measuring else None

@@ -50,7 +50,7 @@ class Epoch:
         """What the stream of ``shard`` depends on."""
         return ShardSpec(**self.fields, shard=shard)
 
-    def place_of(self, lane: int) -> tuple[int, int]:
+    def branch_and_shard(self, lane: int) -> tuple[int, int]:
         """The branch and the shard that a lane is."""
         return divmod(lane, self.num_shards)
 

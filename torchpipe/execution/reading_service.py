@@ -273,7 +273,7 @@ class ShardedReadingService(ReadingServiceInterface):
         """Produce the shards in this process. ``graphs``: for an epoch beside the service's own."""
         plan, source, measured, own = self.plan, None, self._measured(), graphs is None
         if plan.dispatch is not None and cursors:
-            lanes = [(lane, *start.place_of(lane)) for lane in cursors]
+            lanes = [(lane, *start.branch_and_shard(lane)) for lane in cursors]
             dealt = {shard: cursors[lane].snapshot for lane, branch, shard in lanes if branch == plan.dispatch_branch}
             source = DispatchSource.open(
                 plan.dispatch,
@@ -445,7 +445,7 @@ class LocalShards(ShardProvider):
         self._source = source
         try:
             for lane, cursor in cursors.items():
-                branch, number = start.place_of(lane)
+                branch, number = start.branch_and_shard(lane)
                 shard = self._shards[lane] = make(start.spec(number), branch)
                 shard.within(partial(shard.start, cursor, snapshot_first=snapshot_first))
         except BaseException:
