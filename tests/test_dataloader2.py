@@ -223,7 +223,7 @@ def test_what_invalidates_an_iterator() -> None:
         next(iterator)
         invalidate(loader)
         for _ in range(2):
-            with pytest.raises(IteratorInvalidated, match=r"has been invalidated .* call iter\(loader\) again"):
+            with pytest.raises(IteratorInvalidated, match=r"has ended this iterator: .* call iter\(loader\) again"):
                 next(iterator)
     ended = iter(loader)
     assert len(list(ended)) == 12

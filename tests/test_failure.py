@@ -6,7 +6,7 @@ import pytest
 
 from torchpipe import DataLoader2
 from torchpipe.execution.epoch import ShardSpec
-from torchpipe.execution.shard import Shard, ShardGraph
+from torchpipe.execution.shard import Shard
 from torchpipe.iter import IterableWrapper
 from torchpipe.state import Cursor
 
@@ -26,7 +26,7 @@ def invert(item: int) -> float:
     ],
 )
 def test_the_item_is_named_with_its_shard_and_its_rank_if_there_are_several(spec: ShardSpec, where: str) -> None:
-    shard = Shard(ShardGraph.of(IterableWrapper([1, 0]).map(invert)), spec)
+    shard = Shard((IterableWrapper([1, 0]).map(invert),), spec)
     shard.within(lambda: shard.start(Cursor()))
     items = []
     while (chunk := shard.within(lambda: shard.produce(5))).error is None:  # a snapshot ends a chunk

@@ -5,6 +5,8 @@ Runs in every process.
 
 from __future__ import annotations
 
+from typing import Any, NoReturn, Protocol
+
 __all__ = [
     "GraphError",
     "ItemChangedError",
@@ -26,6 +28,7 @@ __all__ = [
     "WorkerDiedError",
     "WorkerError",
     "add_note",
+    "raise_error_of",
 ]
 
 
@@ -131,3 +134,22 @@ def add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
     except Exception:
         BaseException.__setattr__(error, "__notes__", [*getattr(error, "__notes__", ()), note])
+
+
+class _Holder(Protocol):
+    error: Any  # an exception, or None
+
+
+def raise_error_of(holder: _Holder) -> NoReturn:
+    """Raise ``holder.error``, which nobody has then but whoever catches it.
+
+    Its traceback leads to the frames that it has passed and to those that called them, the user's iterator among them.
+    If one of these led back to it, all would stay until the collector runs, and an iterator that is dropped would not
+    end. So a failure that waits has one holder: who passes it on to another has it no more.
+    """
+    error, holder.error = holder.error, None
+    assert error is not None
+    try:
+        raise error
+    finally:
+        del error

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from reading_services.hosting.shards import Supply
+from torchpipe.errors import raise_error_of
 from torchpipe.execution.dispatch import Entry
 
 __all__ = ["PrefetchingSupply", "ShardQueue"]
@@ -49,7 +50,7 @@ class PrefetchingSupply(Supply):
             queue.window *= 2  # the shard has to wait, and its items are small
         while not queue.ready:
             if queue.error is not None:
-                raise queue.error
+                raise_error_of(queue)
             if queue.over:
                 return None
             self._ask(shard)

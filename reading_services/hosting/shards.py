@@ -74,7 +74,7 @@ class ShardHost:
         passing: tuple[type[BaseException], ...] = (),
     ) -> None:
         self._graphs, self._reset_fn, self._policy, self._progress = (
-            ShardGraphs(graphs, init_fn),
+            ShardGraphs(graphs, init_fn, reset_fn),
             reset_fn,
             policy,
             progress,

@@ -206,9 +206,9 @@ def test_L2_a_batch_that_raised_is_made_again_and_those_before_their_turn_are_no
         later = loader.state_dict()
     assert sorted(found + rest) == [[number] for number in (0, 1, 3, 4, 5, 6, 7)]
     with DataLoader(Numbers(8), collate_fn=as_it_is) as other:
-        other.load_state_dict(state)
+        other.load_state_dict(state, allow_other_data=True)
         assert sorted(other) == sorted([[2], *rest])
-        other.load_state_dict(later)
+        other.load_state_dict(later, allow_other_data=True)
         assert len(list(other)) == 8, "of the next epoch"
 
 

@@ -416,7 +416,7 @@ def test_L7_threads_refuse_what_they_cannot_do() -> None:
     stream = iter(first)
     next(stream)
     plain = DataLoader(Drawing(), num_workers=2, **THREAD)
-    plain.load_state_dict(first.state_dict())
+    plain.load_state_dict(first.state_dict(), allow_other_data=True)
     with pytest.raises(errors.StateMismatchError, match="states of workers"):
         iter(plain)
     stream._shutdown_workers()

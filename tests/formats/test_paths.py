@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -162,3 +164,45 @@ def test_a_file_that_two_texts_name_is_read_twice_by_mistake(tmp_path: Path) -> 
         expand_paths("PathList", [str(tmp_path / "a*"), str(tmp_path / "*b.txt")])
     twice = [str(tmp_path / "a.txt")] * 2
     assert expand_paths("PathList", twice) == tuple(twice)
+
+
+@pytest.mark.parametrize("folder", ["run[1]", "v*", "a?b", "{x,y}", "{0..3}[!a]"])
+def test_a_name_that_exists_is_no_pattern_also_with_braces_beside_it(folder: str, tmp_path: Path) -> None:
+    for name in (folder, "run1", "vv", "axb", "x", "y", "0b"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        for number in range(2):
+            (tmp_path / name / f"part-{number}").write_text("")
+    escaped = glob.escape(str(tmp_path / folder)).replace("{", "[{]").replace("}", "[}]")
+    named = [str(tmp_path / folder / f"part-{number}") for number in range(2)]
+    assert [*expand_paths("test", f"{escaped}/part-?")] == named
+    assert [*expand_paths("test", f"{escaped}/part-{{0..1}}")] == named
+    if "{" not in folder:
+        assert [*expand_paths("test", str(tmp_path / folder / "part-{0..1}"))] == named
+
+
+def test_one_file_that_is_spelled_in_two_ways_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).write_text(name)
+    (tmp_path / "data" / "nowhere").symlink_to(tmp_path / "missing")
+    os.link(tmp_path / "data" / "a", tmp_path / "data" / "hard")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "linked").symlink_to("data")
+    (tmp_path / "c").symlink_to("data/a")
+    for texts in (
+        ["data/a", "./data/a"],
+        ["data/*", str(tmp_path / "data" / "*")],
+        ["data/a", "linked/a"],
+        ["data/{a,b}", "data/../data/b"],
+        ["c", "data/a"],
+        ["**/a"],
+        ["*/a"],
+    ):
+        with pytest.raises(ValueError, match=r"would read '.*/data/[ab]' twice: .* are one file\. Give paths"):
+            expand_paths("test", texts)
+    (tmp_path / "linked").unlink()
+    (tmp_path / "c").unlink()
+    assert expand_paths("test", ["data/*", "data/*"]) == ("data/a", "data/b", "data/hard", "data/nowhere") * 2
+    (tmp_path / "data" / "loop").symlink_to(".")
+    with pytest.raises(ValueError, match="are one file"):
+        expand_paths("test", "data/**/b")

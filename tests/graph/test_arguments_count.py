@@ -198,6 +198,8 @@ def _made(cls: Any, name: str, value: Any) -> Any:
 
 
 OTHERS: dict[tuple[str, str], dict[str, Any]] = {
+    ("ParquetReader", "fill_null"): {"format": "numpy"},
+    ("ArrowReader", "fill_null"): {"format": "numpy"},
     ("Grouper", "guaranteed_group_size"): {"group_size": 5},
     ("Grouper", "drop_remaining"): {"group_size": 5},
     **{("Packer", name): {"strategy": "first_fit"} for name in ("length", "overflow", "bins", "pad_value", "keep")},

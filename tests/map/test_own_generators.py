@@ -194,20 +194,11 @@ class Running:
         self.total = state["total"]
 
 
-class Counting:
-    calls = 0
-
-    def __call__(self, item: int) -> Any:
-        self.calls += 1
-        return item, self.calls
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (Running, r"Mapper.fn is an object with a state_dict \(Running\)"),
-        (Counting, "Mapper.fn.calls is an integer that grows"),
     ],
 )
 def test_L7_what_items_may_depend_on_is_told_by_name(make: Any, text: str, workers: int) -> None:

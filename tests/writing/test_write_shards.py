@@ -581,6 +581,24 @@ def test_samples_that_a_tar_shard_holds(tmp_path: Path) -> None:
     assert got["pt"]["x"][0].dtype == torch.bfloat16
 
 
+def test_views_are_written_without_what_they_are_views_of(tmp_path: Path) -> None:
+    whole = torch.arange(1 << 18)
+    views = {
+        "row": whole[5:7],
+        "own": torch.ones(3),
+        "turned": whole.view(2, -1).t()[:2],
+        "all": torch.ones(1).expand(9),
+    }
+    given = {**views, "deep": [(whole[3], 1)], "learned": torch.ones(9, requires_grad=True)[2:]}
+    made = write_shards(IterableWrapper([sample(pt=given)]), tmp_path / "s-{}.tar")
+    assert os.path.getsize(made.paths[0]) < 20_000
+    (got,) = WebDatasetReader(made.paths)
+    for name, tensor in views.items():
+        assert torch.equal(got["pt"][name], tensor)
+    assert got["pt"]["deep"] == [(torch.tensor(3), 1)]
+    assert got["pt"]["learned"].requires_grad
+
+
 def test_two_samples_of_one_key(tmp_path: Path) -> None:
     samples = [{"__key__": f"{number % 3}", "txt": "x"} for number in range(6)]
     with pytest.raises(ValueError, match="two samples of .*out-0.tar have the key '0'"):

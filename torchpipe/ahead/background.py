@@ -31,7 +31,7 @@ from typing import Any
 from torchpipe.ahead.at_exit import end_at_exit, join_deadline
 from torchpipe.ahead.feed import Feed, Snapshot, Snapshots, move
 from torchpipe.ahead.stage import Pacer, Source, Stage
-from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.errors import IteratorInvalidated, WorkerDiedError, raise_error_of
 from torchpipe.state import Cursor, SnapshotPolicy, encode
 from torchpipe.stats import FeedStats
 
@@ -186,10 +186,7 @@ class RunAhead:
             return True
         if feed.error is None:
             return False
-        try:
-            raise feed.error
-        finally:
-            feed.error = None  # its traceback leads to this frame
+        raise_error_of(feed)
 
     def _check_fork(self) -> None:
         """Called before the lock is taken, which a forked copy may have inherited locked."""

@@ -35,7 +35,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from torchpipe.ahead.at_exit import end_at_exit, join_all, join_deadline
 from torchpipe.ahead.bell import Bell
-from torchpipe.errors import IteratorInvalidated
+from torchpipe.errors import IteratorInvalidated, raise_error_of
 
 __all__ = ["Begin", "Call", "CallThreads"]
 
@@ -54,25 +54,16 @@ class Call(Generic[R]):
 
     def __init__(self, function: Callable[[], R]) -> None:
         self._function: Callable[[], R] | None = function
-        self._outcome: tuple[R | None, BaseException | None] | None = None
-
-    def done(self) -> bool:
-        return self._outcome is not None
-
-    def error(self) -> BaseException | None:
-        """What it has raised, once it is done."""
-        return None if self._outcome is None else self._outcome[1]
+        self._result: R | None = None
+        self.error: BaseException | None = None  # that it has raised, until that is raised here
+        self.done = False
 
     def result(self) -> R:
         """What it has returned, once it is done. Raises: what it has raised."""
-        assert self._outcome is not None
-        result, error = self._outcome
-        if error is None:
-            return result  # type: ignore[return-value]
-        try:
-            raise error
-        finally:
-            del error  # its traceback leads to this frame
+        assert self.done
+        if self.error is not None:
+            raise_error_of(self)
+        return self._result  # type: ignore[return-value]
 
     def cancel(self) -> None:
         """Do not run it, unless it has begun. Nobody may wait for it."""
@@ -82,7 +73,8 @@ class Call(Generic[R]):
         """In the thread, which ``broken`` keeps from running anything."""
         function, self._function = self._function, None  # and what it holds is let go of
         if function is not None:
-            self._outcome = _outcome(function) if broken is None else (None, broken)
+            self._result, self.error = _outcome(function) if broken is None else (None, broken)
+            self.done = True  # last: another thread looks
 
 
 def _outcome(function: Callable[[], R]) -> tuple[R | None, BaseException | None]:
@@ -145,7 +137,7 @@ class CallThreads:
                         f"{self._name} was stopped from another thread while its next item was awaited"
                     )
                 for call in calls:
-                    if call.done():
+                    if call.done:
                         return call
                 if not bell.awaited:
                     bell.awaited = True
@@ -191,12 +183,7 @@ def _ask(queues: Sequence[_Calls], pid: int) -> None:
 
 def _run(begin: Begin, calls: _Calls, bell: Bell) -> None:
     """The thread's life."""
-    broken: BaseException | None = None
-    end: Callable[[], None] | None = None
-    try:
-        end = begin()
-    except BaseException as error:
-        broken = error
+    end, broken = _outcome(begin)
     try:
         while (call := calls.get()) is not None:
             call.run(broken)
@@ -207,6 +194,7 @@ def _run(begin: Begin, calls: _Calls, bell: Bell) -> None:
             end()
         _refuse_rest(calls)
         bell.notify()
+        del broken  # its traceback leads to this frame
 
 
 def _refuse_rest(calls: _Calls) -> None:

@@ -24,7 +24,7 @@ from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
 from torchpipe.data.workers import Dealing
-from torchpipe.errors import IteratorInvalidated, StateError, add_note
+from torchpipe.errors import IteratorInvalidated, StateError, add_note, raise_error_of
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
@@ -129,7 +129,7 @@ class AssignedBatches(Batches):
         # Batches that each worker should have been dealt and not have sent back; in order, as many for all of them
         self._targets = [self._prefetch] * lanes
         self._over = False  # the sampler has ended
-        self._error: BaseException | None = None  # how it ended, if not well
+        self.error: BaseException | None = None  # how it ended, if not well
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
         self._assigned = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and what was dealt
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
@@ -254,11 +254,11 @@ class AssignedBatches(Batches):
                 if chunk.error is not None:
                     number, (_, indices) = self._assigned[lane][0]
                     add_note(chunk.error, f"torchpipe: the next batch was number {number}, of {indices!r:.200}")
-                    raise chunk.error
+                    raise_error_of(chunk)
             self.clock.begin_wait()
             self.clock.end_wait(self._pull())
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise_error_of(self)
         raise StopIteration
 
     def _wait_for_turns(self) -> None:
@@ -328,7 +328,7 @@ class AssignedBatches(Batches):
                 over = True
                 break
             except Exception as error:  # raised in its place: what is before it comes first
-                over, self._error = True, error
+                over, self.error = True, error
                 break
             number = self._order.number - 1
             if number in self._skip:

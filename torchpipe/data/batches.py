@@ -97,16 +97,12 @@ class LocalFailure(Failure):
     """A failure in this process: the exception itself."""
 
     def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def rebuild(self) -> BaseException:
-        if isinstance(self._error, StopIteration):  # from next() it would end the loop in silence
-            error = RuntimeError(f"the dataset raised StopIteration: {self._error}")
-            error.__cause__ = self._error
-            for note in getattr(self._error, "__notes__", ()):
-                error.add_note(note)
-            return error
-        return self._error
+        self.error = error
+        if isinstance(error, StopIteration):  # from next() it would end the loop in silence
+            self.error = RuntimeError(f"the dataset raised StopIteration: {error}")
+            self.error.__cause__ = error
+            for note in getattr(error, "__notes__", ()):
+                self.error.add_note(note)
 
 
 class LocalBatches(Batches):

@@ -200,15 +200,11 @@ class Failure:
     def __init__(self, error: BaseException, where: str, note: str) -> None:
         worded = _in_torchs_words(error, where)
         self._worded = worded is not None
-        self._error = error if worded is None else worded
-        add_note(self._error, note)
-
-    def rebuild(self) -> BaseException:
-        """The exception to raise."""
-        return self._error
+        self.error: Any = error if worded is None else worded  # until it is raised
+        add_note(self.error, note)
 
     def __reduce__(self) -> Any:
-        return _received, (type(self), dump_error(self._error), self._worded)
+        return _received, (type(self), dump_error(self.error), self._worded)
 
 
 def _in_torchs_words(error: BaseException, where: str) -> BaseException | None:
@@ -226,9 +222,9 @@ def _in_torchs_words(error: BaseException, where: str) -> BaseException | None:
 
 def _received(kind: type[Failure], data: bytes, worded: bool) -> Failure:
     failure = kind.__new__(kind)
-    failure._error, failure._worded = load_error(data), worded
+    failure.error, failure._worded = load_error(data), worded
     if worded:  # its text says all
-        BaseException.__setattr__(failure._error, "__cause__", None)
+        BaseException.__setattr__(failure.error, "__cause__", None)
     return failure
 
 

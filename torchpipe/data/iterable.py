@@ -59,8 +59,6 @@ class _Source(IterableWrapper[Any]):
 class _Batches(Collator[Any]):
     """The graph's last node."""
 
-    goes_on = True  # a function that remembers does so from epoch to epoch
-
     def __init__(self, datapipe: Any, collate_fn: Callable[[Any], Any], *, workers: bool) -> None:
         super().__init__(datapipe, collate_fn)
         self.item_words = ("batch", "worker" if workers else "")  # as errors have them

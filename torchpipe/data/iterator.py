@@ -21,7 +21,7 @@ from torchpipe.data.device_stage import DeviceStage, pinned_for
 from torchpipe.data.fetch import Failure
 from torchpipe.data.position import Position, handed_out
 from torchpipe.data.processes import torch_words
-from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.errors import IteratorInvalidated, WorkerDiedError, raise_error_of
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.loader.observing import Observed
@@ -55,6 +55,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._guard = OneUser("loader's iterator")
         self._invalid = False
         self.finished = False
+        self._failed = False  # the last batch that was asked for has raised
         self._over = False  # nothing more comes of it, though the epoch may not have ended
         self._stage: DeviceStage | None = None
         self._processes: list[Any] = []  # those that have ended with it
@@ -125,8 +126,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def _advance(self) -> T_co:
         batch = self._ending(self._batches.take if self._stage is None else partial(self._stage.take, self._clock))
-        if isinstance(batch, Failure):
-            raise batch.rebuild()
+        self._failed = isinstance(batch, Failure)
+        if self._failed:
+            raise_error_of(batch)
         self._count(1)
         if self._pins is not None:
             batch = pin_memory(batch, self._pins)  # type: ignore[no-untyped-call]
@@ -290,12 +292,12 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._order.settle(self.delivered)
 
     def give_up(self) -> None:
-        """As :meth:`settle`; if the epoch has not ended, the generators go back to what was handed out. With torch's
+        """As :meth:`settle`; if the epoch has not ended, the generators go back to what was asked for. With torch's
         seeding, where the number of workers is fixed anyhow, they stay where torch's loader leaves them.
         """
         if self._order is not None and not self.finished and self._loader.worker_seeding == "batch":
             with suppress(Exception):  # a sampler that cannot be run again is left as it is
-                self._order.rewind(handed_out(*self._number_and_position()))
+                self._order.rewind(handed_out(*self._number_and_position()) + self._failed)
         self.settle()
 
     def _invalidate(self) -> None:

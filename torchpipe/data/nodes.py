@@ -113,7 +113,7 @@ class InitWorker:
             user_fn(worker)
         except Exception as error:
             note = f"torchpipe: raised by worker_init_fn (pid {os.getpid()})"
-            raise Failure(error, f"in DataLoader worker process {worker}", note).rebuild() from None
+            raise Failure(error, f"in DataLoader worker process {worker}", note).error from None
 
     def _copies_of(self, graph: Any, workers: int) -> Any:
         """(the graph, the dataset in it). Raises: TypeError for one that cannot be copied."""

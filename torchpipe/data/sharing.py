@@ -307,10 +307,17 @@ class SharedWorkers:
         self._workers.interrupt()
 
     def end_epoch(self) -> None:
+        self._forget()
         self._workers.end_epoch()
 
     def close(self) -> None:
+        self._forget()
         self._workers.close()
+
+    def _forget(self) -> None:
+        waiting: list[deque[Any]] = [*self._batches, self._undealt, self._again, *self._tasks]
+        for each in waiting:
+            each.clear()
 
 
 def _samples_of(task: Task) -> int:

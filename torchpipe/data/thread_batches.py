@@ -130,7 +130,7 @@ class WorkerStart:
             if not isinstance(error, Exception):
                 raise
             note = "torchpipe: raised by worker_init_fn"
-            raise Failure(error, f"in {THREAD_NAME} {self.worker}", note).rebuild() from None
+            raise Failure(error, f"in {THREAD_NAME} {self.worker}", note).error from None
         return thread_info.leave
 
 
@@ -203,7 +203,7 @@ class ThreadWorkers:
             if maker.sheet is not None
         ]
         queues = [
-            self._times.queue(lane, sum(call.done() for call in listed(calls)), self._window)
+            self._times.queue(lane, sum(call.done for call in listed(calls)), self._window)
             for lane, calls in enumerate(self._made)
         ]
         return ServiceFigures(method="thread", processes=processes, queues=tuple(queues), made={"shard": tuple(made)})
@@ -245,7 +245,7 @@ class ThreadWorkers:
             self.usable = False
             raise
         lane = first[call]
-        error = call.error()
+        error = call.error
         if error is not None:  # it stays: nothing can follow
             self.usable = False
             return lane, Chunk(error=error)

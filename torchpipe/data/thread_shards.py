@@ -209,7 +209,7 @@ class _Producer:
         chunk = shard.produce(1)
         if isinstance(chunk.error, Exception):
             note = f"torchpipe: in worker {self.number}"
-            chunk.error = Failure(chunk.error, f"in {THREAD_NAME} {self.number}", note).rebuild()
+            chunk.error = Failure(chunk.error, f"in {THREAD_NAME} {self.number}", note).error
         return chunk
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import ShardSpec
-from torchpipe.execution.shard import Chunk, Keep, Shard, ShardGraph
+from torchpipe.execution.shard import Chunk, Keep, Shard
 from torchpipe.node.context import Context, Trace
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
@@ -198,7 +198,7 @@ class DispatchSource(DispatchSupply):
     ) -> DispatchSource:
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
         producer = Shard(
-            ShardGraph.of(graph),
+            (graph,),
             spec.per_rank,
             policy=policy,
             manage_random=manage_random,

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any
 
-from torchpipe.errors import GraphError, IteratorInvalidated, StateError
+from torchpipe.errors import GraphError, IteratorInvalidated, StateError, raise_error_of
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.provider import AHEAD, ShardProvider, StartShards
@@ -131,7 +131,7 @@ class _Rest:
             self.after = chunk.snapshot
         elif chunk.snapshot is not None:
             self.marks.append(Cursor(chunk.snapshot, 0, self.count))
-        self.ended, self.error = chunk.ended, chunk.error
+        self.ended, self.error, chunk.error = chunk.ended, chunk.error, None
 
     def take_all(self) -> list[Any]:
         taken, self.items = self.items, []
@@ -146,14 +146,6 @@ class _Rest:
     def open(self) -> bool:
         """True if more may follow the items."""
         return not self.ended and self.error is None
-
-    def fail(self) -> NoReturn:
-        """Raise the error."""
-        assert self.error is not None
-        try:
-            raise self.error
-        finally:
-            self.error = None  # its traceback leads to this frame, and to items in shared memory
 
 
 @dataclass(slots=True, eq=False)
@@ -323,7 +315,7 @@ class MergeIterator(NodeIterator[Any]):
             if rest.items:
                 return stretch, self._in_order(stretch, len(order) if stretch.begin.ragged else _ALL)
             if rest.error is not None:
-                rest.fail()
+                raise_error_of(rest)
             if rest.ended:
                 stretch = self._from(stretch.at(end).without(shard))
             else:

@@ -85,7 +85,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._measuring: Measuring | None = None
         self._merges: Merges | None = None  # of the last epoch
         self._events = EventLog()  # of this process
-        self._graphs = ShardGraphs((), None)  # of each branch, with a stand-in for what is dispatched
+        self._graphs = ShardGraphs((), None, None)  # of each branch, with a stand-in for what is dispatched
 
     _local_chunk = (1, 0.0)  # items that are made in this process at a time, and in how many seconds
 
@@ -111,7 +111,7 @@ class ShardedReadingService(ReadingServiceInterface):
             replace_nodes(cut, stands_in if branch == checked.dispatch_branch else {})
             for branch, cut in enumerate(checked.cuts)
         )
-        self._graphs = ShardGraphs(branches, self._init_fn)
+        self._graphs = ShardGraphs(branches, self._init_fn, self._reset_fn)
         return datapipe
 
     def figures(self) -> ServiceFigures:
@@ -154,7 +154,7 @@ class ShardedReadingService(ReadingServiceInterface):
         return self._stream(start, self._main_root(self.plan.root), self._merges, trace)
 
     def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
-        graphs = ShardGraphs(beside_the_loop(self._graphs.branches), self._init_fn)
+        graphs = self._graphs_beside()
         begin = partial(self._start_local_shards, start, graphs=graphs, substitutes_of=substitutes_of)
         root = self.plan.root
         while root not in self.plan.cuts and not traits_of(root).alters_stream:  # it moves items, to a device say
@@ -174,7 +174,6 @@ class ShardedReadingService(ReadingServiceInterface):
 
         context = Context.for_graph(
             root,
-            images=None,
             **start.per_rank.in_context,
             section=1,
             host=Host(
@@ -235,8 +234,11 @@ class ShardedReadingService(ReadingServiceInterface):
                     raise no_exact(shard, cursor.count, str(error)) from error
         return made
 
+    def _graphs_beside(self) -> ShardGraphs:
+        return ShardGraphs(beside_the_loop(self._graphs.branches), self._init_fn, self._reset_fn)
+
     def _made_beside(self, start: EpochStart, shard: int, cursor: Cursor) -> Cursor:
-        graphs = ShardGraphs(beside_the_loop(self._graphs.branches), self._init_fn)
+        graphs = self._graphs_beside()
         before = {shard: item_before(cursor)}
         provider = self._start_local_shards(start, before, graphs=graphs, snapshot_first=True)
         try:
@@ -390,11 +392,6 @@ class InProcessReadingService(ShardedReadingService):
     ) -> None:
         super().__init__(num_shards, init_fn, reset_fn, policy)
         self._prefetch_cnt = check_count("prefetch_cnt", prefetch_cnt, at_least=0)
-
-    def initialize(self, datapipe: DataPipe) -> DataPipe:
-        ready = super().initialize(datapipe)
-        self._graphs.given  # noqa: B018  # made now: what changes the user's objects later changes no pass
-        return ready
 
     @property
     def prefetch_cnt(self) -> int:

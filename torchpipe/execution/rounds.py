@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torchpipe.errors import RankError
+from torchpipe.errors import RankError, raise_error_of
 from torchpipe.execution.epoch import EpochStart, LeftOver, Uneven, no_item
 from torchpipe.execution.merge import MergeIterator, Merges, Stretch
 from torchpipe.execution.provider import ShardProvider
@@ -61,7 +61,7 @@ class RoundsMerge(MergeIterator):
                 continue
             for shard in first:
                 if self._rests[shard].error is not None:
-                    self._rests[shard].fail()
+                    raise_error_of(self._rests[shard])
             names = ", ".join(str(self._numbers[shard]) for shard in first)
             if not whole and len(first) < len(ends):
                 raise RankError(no_item(f"shard {names}", f"{self._total} shards"))

@@ -8,9 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from inspect import isroutine
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
+
+from torch.nn import Module
+from torch.utils.data import Dataset
 
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
@@ -19,15 +22,17 @@ from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
-from torchpipe.node.image import Image, Images
 from torchpipe.node.iterator import NodeIterator, refusing_misfits
 from torchpipe.node.traits import (
     DataPipe,
     goes_on,
     has_assumption,
     is_node,
+    is_ours,
+    private_copy,
     reads_shared,
     walk,
+    with_inputs,
     yields_new_tensors,
 )
 from torchpipe.node.users_code import runs_users_code
@@ -35,7 +40,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraph", "ShardGraphs"]
+__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs"]
 
 T = TypeVar("T")
 
@@ -81,7 +86,7 @@ class Keep(Protocol):
 class Shard:
     """Produces the items of one shard, in one of its branches, from a cursor on.
 
-    ``graph`` has the shard's branches, of which ``branch`` is run: numbered together, so that what they share has the
+    ``graphs`` are the shard's branches, of which ``branch`` is run: numbered together, so that what they share has the
     same random streams in each.
 
     With ``manage_random`` the shard has its own global random states; whoever calls :meth:`start`, :meth:`produce` or
@@ -90,7 +95,7 @@ class Shard:
     ``substitutes_of``: of the graph that is run, what stands for which of its nodes.
     """
 
-    graph: ShardGraph
+    graphs: tuple[DataPipe, ...]
     spec: ShardSpec
     _: KW_ONLY
     branch: int = 0
@@ -110,7 +115,6 @@ class Shard:
 
     def __post_init__(self) -> None:
         spec = self.spec
-        self.graphs = self.graph.branches
         self.produced = 0
         self._first = 0  # ``produced`` when it was started
         self._refused = False
@@ -144,21 +148,18 @@ class Shard:
         item, whatever the policy says.
         """
         spec, position = self.spec, cursor.count
-        graphs, images = self.graphs, self.graph.images
+        graph = self.graphs[self.branch]
         if self.reset_fn is not None:
-            own = ShardGraph.of(*graphs, whole=True).branches
             info = WorkerInfo(spec.num_shards, spec.shard)
             seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.global_shard)
-            reset = _expect_node(self.reset_fn(own[self.branch], info, seeds), "worker_reset_fn")
-            graphs = (*own[: self.branch], reset, *own[self.branch + 1 :])
-            images = Images(graphs)
-        graph = graphs[self.branch]
+            graph = _expect_node(self.reset_fn(graph, info, seeds), "worker_reset_fn")
         state = None if cursor.snapshot is None else decode(cursor.snapshot, allow_pickle=True)  # checked or allowed
         with refusing_misfits(f"shard {spec.shard}"):
             assumed = {} if state is None else dict(state.get(_ASSUMPTIONS, ()))
         context = Context.for_graph(
-            *graphs,
-            images=images,
+            *self.graphs[: self.branch],
+            graph,
+            *self.graphs[self.branch + 1 :],
             **spec.in_context,
             section=self.section,
             substitutes={} if self.substitutes_of is None else self.substitutes_of(graph),
@@ -394,23 +395,6 @@ _CAUSES = (
 )
 
 
-@dataclass(frozen=True)
-class ShardGraph:
-    """The branches of a shard, and the images that its passes over them begin from."""
-
-    branches: tuple[DataPipe, ...]
-    images: Images
-
-    @classmethod
-    def of(cls, *branches: DataPipe, whole: bool = False) -> ShardGraph:
-        """The branches as they are now: who changes them later changes no pass. With ``whole``, copies of them."""
-        image = Image(branches, whole=whole)
-        if whole:
-            nodes = {id(node): copied for node, copied in zip(image.nodes, image.load())}
-            branches = tuple(nodes[id(branch)] for branch in branches)
-        return cls(branches, Images(branches, None if whole else image))
-
-
 class ShardGraphs:
     """What ``init_fn`` makes of each branch: once for each shard in each process that hosts it, when it begins to.
 
@@ -418,33 +402,48 @@ class ShardGraphs:
     shard's alone, whichever others the process hosts.
     """
 
-    def __init__(self, branches: tuple[DataPipe, ...], init_fn: InitFn | None) -> None:
+    def __init__(self, branches: tuple[DataPipe, ...], init_fn: InitFn | None, reset_fn: ResetFn | None) -> None:
         self.branches = branches
         self._init_fn = init_fn
-        self._made: dict[tuple[int, int], ShardGraph] = {}
+        self._are_changed = init_fn is not None or reset_fn is not None
+        self._made: dict[tuple[int, int], tuple[DataPipe, ...]] = {}
 
-    @cached_property
-    def given(self) -> ShardGraph:
-        """The branches as they are when this is first asked for."""
-        return ShardGraph.of(*self.branches)
-
-    def of(self, spec: ShardSpec) -> ShardGraph:
+    def of(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
         """The branches of a shard; ``init_fn`` has global random states of its own meanwhile."""
         init_fn, key = self._init_fn, (spec.num_shards, spec.shard)
-        if init_fn is None:
-            return self.given
+        if not self._are_changed:
+            return self.branches
         if key not in self._made:
-            own = ShardGraph.of(*self.branches, whole=True).branches
+            own = _copies(self.branches)
+            if init_fn is None:
+                self._made[key] = own
+                return own
             info = WorkerInfo(spec.num_shards, spec.shard)
             random = GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS))
             self._made[key] = random.within(
-                lambda: ShardGraph.of(*(_expect_node(init_fn(item, info), "worker_init_fn") for item in own))
+                lambda: tuple(_expect_node(init_fn(item, info), "worker_init_fn") for item in own)
             )
         return self._made[key]
 
     def forget(self, spec: ShardSpec) -> None:
         """This process hosts the shard no more: if it does again, all begins from the branches as they were given."""
         self._made.pop((spec.num_shards, spec.shard), None)
+
+
+def _copies(branches: tuple[DataPipe, ...]) -> tuple[DataPipe, ...]:
+    """Copies of the nodes, joined as these are, with copies of the objects of the user's that they call."""
+    made: dict[int, DataPipe] = {}
+
+    def copied(node: DataPipe) -> DataPipe:
+        if id(node) not in made:
+            clone: DataPipe = with_inputs(node, copied, private=not is_ours(type(node).__module__))
+            for name, value in list(vars(clone).items()):
+                if callable(value) and hasattr(value, "__dict__") and not isinstance(value, type | Module | Dataset):
+                    vars(clone)[name] = value if isroutine(value) else private_copy(value)
+            made[id(node)] = clone
+        return made[id(node)]
+
+    return tuple(map(copied, branches))
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from torchpipe.errors import raise_error_of
 from torchpipe.execution.merge import MergeIterator, Stretch
 from torchpipe.execution.provider import ShardProvider
 
@@ -33,6 +34,6 @@ class UnorderedMerge(MergeIterator):
                 stretch = self._from(at, [first])
                 return stretch, self._in_order(stretch, len(rest.items))
             if rest.error is not None:
-                rest.fail()
+                raise_error_of(rest)
             at = at.without(first)
         return self._from(at), []

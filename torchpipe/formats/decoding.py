@@ -13,10 +13,11 @@ import torch
 
 from torchpipe.compat.packages import needs
 
-__all__ = ["IMAGES", "as_images", "check_images", "decoders", "picture"]
+__all__ = ["IMAGES", "as_images", "by_ending", "check_images", "decoders", "picture"]
 
 IMAGES = ("pil", "rgb8", "torchrgb8", None)
 _IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "ppm", "pgm", "pbm", "pnm", "tif", "tiff")
+_EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 _NUMBER_ENDINGS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 
 
@@ -50,6 +51,11 @@ def _same(image: Any) -> Any:
 
 
 def _rgb(image: Any) -> Any:
+    if image.mode not in _EIGHT_BITS:  # Pillow would cut its levels off at 255
+        raise ValueError(
+            f"a picture of mode {image.mode} has more than the 8 bits that 'rgb8' and 'torchrgb8' hold: images='pil' "
+            "hands it out as it is"
+        )
     return np.array(image.convert("RGB"))
 
 
@@ -61,7 +67,8 @@ _MADE: dict[str, Callable[[Any], Any]] = {"pil": _same, "rgb8": _rgb, "torchrgb8
 
 
 def as_images(images: str) -> Callable[[Any], Any]:
-    """A function of Pillow's image: that, a uint8 array of (height, width, 3), a uint8 tensor of (3, height, width)."""
+    """A function of Pillow's image: that, a uint8 array of (height, width, 3), a uint8 tensor of (3, height, width).
+    These raise ValueError for one of 16 or 32 bits, or of floats."""
     return _MADE[images]
 
 
@@ -76,6 +83,11 @@ def _decoded(images: str, content: bytes) -> Any:
     return _MADE[images](picture(content))
 
 
+def by_ending(handlers: Mapping[str, Callable[[bytes], Any]]) -> dict[str, Callable[[bytes], Any]]:
+    """The same, by endings as files are looked up by: in lower case, without a dot before them."""
+    return {ending.lower().lstrip("."): function for ending, function in handlers.items()}
+
+
 def decoders(images: str | None, handlers: Mapping[str, Callable[[bytes], Any]]) -> dict[str, Callable[[bytes], Any]]:
     """ending -> function of the content. Text, numbers, JSON, arrays and tensors (no pickles), and images as
     ``images`` says: Pillow's, uint8 arrays of (height, width, 3), uint8 tensors of (3, height, width), or bytes.
@@ -87,4 +99,4 @@ def decoders(images: str | None, handlers: Mapping[str, Callable[[bytes], Any]])
     table |= dict.fromkeys(("pt", "pth"), _tensors)
     if images is not None:
         table |= dict.fromkeys(_IMAGE_ENDINGS, partial(_decoded, images))
-    return table | {ending.lower().lstrip("."): function for ending, function in handlers.items()}
+    return table | by_ending(handlers)

@@ -103,18 +103,25 @@ def _arrays(value: Any) -> bytes:
 
 
 def _tensors(value: Any) -> bytes:
-    _check_tensors(value)
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    torch.save(_own_tensors(value), buffer)
     return buffer.getvalue()
 
 
-def _check_tensors(value: Any) -> None:
-    if type(value) in (dict, list, tuple):
-        for each in [*value, *value.values()] if type(value) is dict else value:
-            _check_tensors(each)
-    elif type(value) is not torch.Tensor and type(value) not in _PLAIN:
+def _own_tensors(value: Any) -> Any:
+    """The same of tensors that are no views of larger ones, of which the whole would be saved. Raises: TypeError."""
+    if type(value) is dict:
+        return {_own_tensors(key): _own_tensors(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_own_tensors, value))
+    if type(value) is torch.Tensor:
+        strided = value.layout is torch.strided
+        if strided and value.untyped_storage().nbytes() > value.numel() * value.element_size():
+            return value.detach().clone().requires_grad_(value.requires_grad)
+        return value
+    if type(value) not in _PLAIN:
         raise TypeError(f"it holds tensors, and dicts and lists of them, and got {_shown(value)}")
+    return value
 
 
 def _picture(value: Any) -> bytes:

@@ -8,8 +8,7 @@ from typing import Any
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.graph.plan import plan
 from torchpipe.graph.rewrite import replace_nodes, rewrite
-from torchpipe.node.image import copy_of
-from torchpipe.node.traits import DataPipe, Division, divides, division
+from torchpipe.node.traits import DataPipe, Division, divides, division, with_inputs
 
 __all__ = ["total_length"]
 
@@ -49,7 +48,7 @@ def total_length(
 
 
 def _for_shard(root: DataPipe, shares: dict[Division, tuple[int, int]]) -> DataPipe:
-    """The graph with its sharding points told, on copies, which part they keep."""
+    """The graph with its sharding points told, on private copies, which part they keep."""
 
     def divide(node: DataPipe) -> DataPipe:
         if not divides(node):
@@ -57,7 +56,7 @@ def _for_shard(root: DataPipe, shares: dict[Division, tuple[int, int]]) -> DataP
         if not callable(getattr(type(node), "apply_sharding", None)):
             parts, part = shares[division(node)]
             return _Sized(len(range(part, len(node), parts)))  # type: ignore[abstract]
-        private = copy_of(node)
+        private = with_inputs(node, lambda item: item, private=True)
         group = getattr(node, "sharding_group_filter", None)
         private.apply_sharding(*shares[division(node)], *([] if group is None else [group]))
         return private  # type: ignore[no-any-return]

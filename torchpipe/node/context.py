@@ -6,20 +6,19 @@ graph have a context each.
 
 from __future__ import annotations
 
-import inspect
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
 from torchpipe.node.announce import warn_plainly
-from torchpipe.node.image import Images, functions_of
 from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
 from torchpipe.node.ownership import Keeper, is_strict
+from torchpipe.node.private import for_pass
 from torchpipe.node.replay import BoundInput, ReplayIterator
 from torchpipe.node.retries import Retries
 from torchpipe.node.tolerance import Failures
@@ -129,15 +128,12 @@ class GraphIndex:
     nodes: tuple[DataPipe, ...]  # inputs first; kept, so that their ids stay theirs
     numbers: Mapping[int, int]
     divided: Mapping[int, Division]
-    images: Images
     copies: Mapping[int, DataPipe] = field(default_factory=dict)  # id of a pass's copy -> the node
-    fresh: set[int] = field(default_factory=set)  # ids of the copies that no pass has begun over
-    _held: Callable[[], Any] | None = None  # has the copies, so that their ids stay theirs; no search finds them there
     _drawing_alike: list[Mapping[int, Division]] = field(default_factory=list)  # once it has been asked for
 
     @classmethod
-    def of(cls, *roots: DataPipe, images: Images | None = None) -> GraphIndex:
-        """The index of the graph that ends in ``roots``, of which there may be ``images`` already."""
+    def of(cls, *roots: DataPipe) -> GraphIndex:
+        """The index of the graph that ends in ``roots``."""
         nodes = tuple({id(node): node for root in roots for node in walk(root)}.values())
         numbers: dict[int, int] = {}
         divided: dict[int, Division] = {}
@@ -150,32 +146,15 @@ class GraphIndex:
                 among |= divided.get(id(item), Division.NONE)
             if among:
                 divided[id(node)] = among
-        return cls(roots, nodes, numbers, divided, images or Images(roots))
+        return cls(roots, nodes, numbers, divided)
 
-    def begin(self, node: DataPipe, ends: Collection[int] = ()) -> tuple[Any, GraphIndex]:
-        """What a new pass over ``node`` works on: ``node`` itself where no pass changes anything, or where it is a copy
-        that none has begun over; else a new copy, of it and all before it, up to the ``ends``. And the index in which
-        copies have the places of what they are copies of: questions about either have one answer.
-        """
-        if id(node) in self.fresh:
-            self.fresh.discard(id(node))
-            return node, self
-        original = self.original(node)
-        image = self.images.at(original, ends)
-        if id(original) in ends or not image.changing:
-            return node, self
-        made = image.load()
-        numbers, divided, copies = dict(self.numbers), dict(self.divided), dict(self.copies)
-        for copied, item in zip(made, image.nodes):
-            if copied is not item:
-                numbers[id(copied)] = self.numbers.get(id(item), -1)
-                divided[id(copied)] = self.division(item)
-                copies[id(copied)] = item
-        fresh = {id(copied) for copied in made[:-1]} & copies.keys()
-        index = replace(
-            self, numbers=numbers, divided=divided, copies=copies, fresh=fresh, _held=partial(_held, made, self._held)
-        )
-        return made[-1], index
+    def with_copy(self, copied: DataPipe, node: DataPipe) -> GraphIndex:
+        """The same, where ``copied`` has the place of ``node``: questions about either have one answer."""
+        added = {id(copied): self.original(node)}
+        numbers, divided = dict(self.numbers), dict(self.divided)
+        numbers[id(copied)] = self.numbers.get(id(node), -1)
+        divided[id(copied)] = self.division(node)
+        return replace(self, numbers=numbers, divided=divided, copies={**self.copies, **added})
 
     def original(self, node: DataPipe) -> DataPipe:
         """The node of the graph whose position ``node`` has: itself, or what it is a pass's copy of."""
@@ -215,10 +194,6 @@ class GraphIndex:
         shared = {key for key, item in below.items() if traits_of(item).shared}
         others = (item for item in self.nodes if id(item) not in below) if shared else ()
         return any(id(item) in shared for other in others for item in inputs_of(other))
-
-
-def _held(*_: Any) -> None:
-    """Never called."""
 
 
 @dataclass(eq=False)
@@ -358,13 +333,11 @@ class Context:
     lends: bool = False  # True if nodes behind may take states that hold the items of buffers themselves
 
     @classmethod
-    def for_graph(
-        cls, *roots: DataPipe, seed: int | None = None, images: Images | None = None, **options: Any
-    ) -> Context:
+    def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
         """The context for a pass over the graph that ends in ``roots``. Without a seed, torch's generator gives one, or
         the loader of torch's that runs the graph.
         """
-        graph = GraphIndex.of(*roots, images=images)
+        graph = GraphIndex.of(*roots)
         if seed is None:
             bound = next((node for node in graph.nodes if isinstance(node, BoundInput)), None)
             if bound is not None:  # a graph made inside a user's __iter__: it belongs to the outer pass
@@ -434,15 +407,12 @@ class Context:
 
         Raises: TypeError if the node is map-style or defines neither ``iterate`` nor ``__iter__``.
         """
-        leaf = self.substitutes.get(id(self.graph.original(node)))
+        leaf = self.substitutes.get(id(node))
         if leaf is not None:
             return leaf(self)
         way = _way_to_iterate(node)
-        own, graph = self.graph.begin(node, self.substitutes.keys())
-        context = self if graph is self.graph else replace(self, graph=graph)
-        _tell_own(own, context, is_torchs=way == "__iter__")
-        functions = functions_of(own)
-        iterator = ReplayIterator(own, context) if way == "__iter__" else own.iterate(context)
+        private, context, functions = for_pass(node, self, is_torchs=way == "__iter__")
+        iterator = ReplayIterator(private, context) if way == "__iter__" else private.iterate(context)
         if not isinstance(iterator, NodeIterator):
             raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
         refuse_taken_attributes(iterator)
@@ -501,25 +471,6 @@ class Context:
         among = self.graph.division(node)
         shard = self.share(among)[1] + 1 if among else 0
         return (self.seed, self.epoch, self.section, shard, number, *self.rounds)
-
-
-def _tell_own(node: Any, context: Context, *, is_torchs: bool) -> None:
-    """Tell ``node``, a pass's own, its shard and seed, by torch's protocols: ``apply_sharding`` is called unless its
-    class divides by itself, and ``set_seed`` unless that says what ``seeded`` is. ``is_torchs``: its own ``__iter__``
-    runs, which does neither.
-    """
-    if _has_method(node, "apply_sharding") and (is_torchs or not traits_of(node).divides):
-        among = division(node)
-        group = () if among is Division.BOTH else (getattr(node, "sharding_group_filter", None),)
-        parts, part = context.share(among)
-        if parts > 1 and not context.divided_by_torch:  # else it holds what torch's own loaders have told it
-            node.apply_sharding(parts, part, *group)
-    if _has_method(node, "set_seed") and (is_torchs or getattr(node, "seeded", None) is None):
-        node.set_seed(derive_seed(*context.stream_key(node)) >> 1)  # torch's nodes take 63 bits
-
-
-def _has_method(node: Any, name: str) -> bool:
-    return inspect.isfunction(getattr(type(node), name, None))
 
 
 def _way_to_iterate(node: DataPipe) -> str:

@@ -1,12 +1,13 @@
 """Is it the same data? What identifies the data that a loader reads, in a state and among ranks. Runs in every process.
 
 An :class:`Identity` is plain text by the names of parts, such as ``dataset.indices``. Lists, tuples, dicts, shared
-lists, arrays and tensors count by their length and the items at fixed positions, the first and the last among them.
-Every other object counts by its class, its length and its public attributes that are values, such containers or
-datasets again: so do torch's own (``Subset.indices``, ``ConcatDataset.datasets``, ``TensorDataset.tensors``). One with
-a ``state_dict`` counts by its class, since its attributes move with it, and one whose class has ``identity()`` by what
-that gives. Data may lie elsewhere where a run goes on: paths and URLs count by their names, below the folder that those
-of one list have in common, and folders by the last parts that tell those of one attribute's name apart.
+lists, arrays and tensors count by their length and the items at fixed positions, the first and the last among them;
+torch's own datasets by what they hold (``Subset.indices``, ``ConcatDataset.datasets``, ``TensorDataset.tensors``).
+Every other object counts by its class, its length and those of its public attributes that are texts, paths or datasets:
+its numbers and containers may change while it is used (an epoch, a cache). One with a ``state_dict`` counts by its
+class, and one whose class has ``identity()`` by what that gives. Data may lie elsewhere where a run goes on: paths and
+URLs count by their names, below the folder that those of one list have in common, and folders by the last parts that
+tell those of one attribute's name apart.
 
 No sample of a dataset is read. Of a user's objects no method is called but ``identity`` and ``__len__``. What cannot be
 looked at counts by its class. The number of items that are looked at is bounded, whatever the size of the data.
@@ -193,7 +194,10 @@ class _Looks:
         if callable(said):
             self.found.common[name] = f"{about} {_in_words(value.identity())}"
         elif not is_stateful(value) and not callable(value):
+            whole = kind.__module__.startswith("torch.")
             for attribute, held in sorted(_public(value).items()):
+                if not whole and not isinstance(held, str | os.PathLike | Dataset):
+                    continue
                 self.look(f"{name}.{attribute}", held, -1 if length is None else length)
 
     def _container(self, name: str, value: Any, length: int | None) -> None:

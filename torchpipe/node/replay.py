@@ -1,4 +1,4 @@
-"""Nodes that define ``__iter__`` as torch's do: run on a copy of their own, resumed by a state or by replay.
+"""Nodes that define ``__iter__`` as torch's do: run on a private copy, resumed by state of their own or by replay.
 
 Runs in every process that executes a part of a graph.
 """
@@ -6,33 +6,29 @@ Runs in every process that executes a part of a graph.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import GraphError, StateError
 from torchpipe.node.announce import announce_replay
-from torchpipe.node.containers import replaced_in
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.kept import Kept
-from torchpipe.node.protocol import NodeProtocol
-from torchpipe.node.traits import DataPipe, is_node, node_name
+from torchpipe.node.traits import DataPipe, node_name, with_inputs
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
 
 __all__ = ["BOUND", "BoundInput", "ReplayIterator"]
 
-BOUND = "_torchpipe_context"  # in the __dict__ of a pass's copy: its __iter__ is the user's own
+BOUND = "_torchpipe_context"  # in the __dict__ of private copies: their __iter__ is the user's own
 
 
 class BoundInput(TorchIterDataPipe[Any]):
     """Stands for an input of a user's node: iterating it iterates the input in the surrounding context."""
-
-    stands_for_input = True  # which is in the graph around: no image has it
 
     def __init__(self, node: DataPipe, owner: DataPipe, context: Context) -> None:
         # __dict__ directly: ``node`` must not count as an input, or traversal would walk past the boundary
@@ -100,19 +96,24 @@ class ReplayIterator(NodeIterator[Any]):
     """
 
     def __init__(self, node: DataPipe, context: Context) -> None:
-        super().__init__(context.graph.original(node), context)
-        self._copy = node  # the pass's own
+        super().__init__(node, context)
         self.count = 0
         self._ended = False
         self._loaded: dict[str, Any] = {"count": 0}
         self._bound: list[BoundInput] = []
         self._iterator: Iterator[Any] | None = None
-        vars(node).update({name: replaced_in(value, is_node, self._bind) for name, value in vars(node).items()})
+        self._copy = with_inputs(node, self._bind, private=True)
         # Those of torch's, and others that are told a seed, begin each epoch anew by that
         takes_seed = type(node).__module__.startswith(("torch.", "torchdata.")) or hasattr(node, "set_seed")
-        self._kept = None if takes_seed else Kept(node, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
-        node.__dict__[BOUND] = context
+        self._kept = (
+            None if takes_seed else Kept(self._copy, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
+        )
+        self._copy.__dict__[BOUND] = self._with_copy(context)
         context.shared.replays.append(self)
+
+    def _with_copy(self, context: Context) -> Context:
+        """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
+        return replace(context, graph=context.graph.with_copy(self._copy, self.node))
 
     def _bind(self, item: DataPipe) -> DataPipe:
         if isinstance(item, TorchMapDataPipe):
@@ -120,15 +121,12 @@ class ReplayIterator(NodeIterator[Any]):
         for bound in self._bound:
             if bound.wrapped.value is item:
                 return bound
-        bound = BoundInput(item, self._copy, self.context.for_inputs_of(self._copy))
+        bound = BoundInput(item, self.node, self.context.for_inputs_of(self.node))
         self._bound.append(bound)
         return bound
 
     def _open(self) -> Iterator[Any]:
         if self._iterator is None:
-            reset = getattr(type(self._copy), "reset", None)
-            if inspect.isfunction(reset) and isinstance(self._copy, NodeProtocol) and self._loaded.get("of") != "node":
-                reset(self._copy)  # as torch does with nodes of its class
             self._iterator = iter(self._copy)
         return self._iterator
 

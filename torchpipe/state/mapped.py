@@ -12,10 +12,10 @@ import mmap
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-__all__ = ["PrivateMap", "Spans", "anonymous_file", "dump_with_buffers", "load_mapped", "write_file"]
+__all__ = ["Spans", "anonymous_file", "dump_with_buffers", "load_mapped", "write_file"]
 
 _ALIGNMENT = 64
 
@@ -72,12 +72,8 @@ def write_file(name: str, parts: Iterable[memoryview]) -> tuple[int, Spans]:
     return fd, tuple(spans)
 
 
-class PrivateMap(mmap.mmap):
-    """A file of :func:`write_file`: what is written here nobody else sees."""
-
-
-def load_mapped(fd: int, spans: Spans, unpickler: Callable[..., Any] = pickle.Unpickler) -> Any:
+def load_mapped(fd: int, spans: Spans) -> Any:
     """The object, a new one. What could be written to before can be again; what is loaded outlives the descriptor."""
-    mapped = memoryview(PrivateMap(fd, 0, access=mmap.ACCESS_COPY))
+    mapped = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
     pickled, *buffers = (mapped[start : start + size] for start, size in spans)
-    return unpickler(io.BytesIO(pickled), buffers=buffers).load()
+    return pickle.loads(pickled, buffers=buffers)

@@ -1,12 +1,13 @@
-"""The random generators that objects of users hold, and what else in these may make an item depend on those before it.
+"""The random generators that objects of users hold, and what else in these is a position of its own.
 
 Runs in every process that reads by index. Objects are followed by what they hold now, not by what they would be pickled
 as: their attributes and slots, containers, what functions are bound to, enclose and have as defaults. Nothing of them
 is run, but for properties named ``__dict__``.
 
-Of a container with more than a thousand entries the first hundred are looked at: that is data. Not followed are
-modules, classes (but for generators that are their attributes), the variables of a function's module, tensors, what
-Python cannot look into, and iterable datasets and nodes, of which each pass has a copy.
+It looks at what is near first, at 5,000 objects at most, and of a container with more than a thousand entries at the
+first hundred: that is data. Not followed are modules, classes (but for generators that are their attributes), the
+variables of a function's module, tensors, what Python cannot look into, and iterable datasets and nodes, of which each
+pass has a copy.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from torchpipe.values.pictures import is_of_machine
 __all__ = ["GeneratorsIn"]
 
 _MOST, _OF_MORE = 1000, 100  # entries of a container that are looked at, and of one that has more
+_MOST_OBJECTS = 5000
 
 _Parts: TypeAlias = Iterable[tuple[str | None, Any]]
 """(what leads there, the part); None: nothing does that is the same in every process."""
@@ -48,7 +50,6 @@ _LEAVES = (
     *(type, types.ModuleType, torch.Tensor, IterableDataset, torch.device, np.generic, np.ufunc),
     *(pathlib.PurePath, enum.Enum, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID),
 )
-_ITERATING = ("itertools", "builtins")
 _BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 
 
@@ -57,16 +58,13 @@ class GeneratorsIn:
     """What is in ``roots`` now.
 
     ``generators``: by what leads to them, the same in every process. ``lost``: what is a position of its own: by what
-    leads there, what it is. ``counts``: integers of objects that can be called or indexed, and numbers of children that
-    numpy's seeds have spawned. ``may_change``: are there such objects of users at all?
+    leads there, what it is.
     """
 
     roots: tuple[Any, ...]
     ignores: Callable[[str], bool]  # of modules' names: objects of their classes tell nothing but what they hold
     generators: dict[str, Any] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    may_change: bool = False
 
     def __post_init__(self) -> None:
         _Walk(self).go()
@@ -113,7 +111,7 @@ class _Walk:
             self._kinds[kind] = self._way_of(kind)
             if self._kinds[kind] is not None:
                 self._look_at_class(kind)
-        if self._kinds[kind] is None or id(value) in self._seen:
+        if self._kinds[kind] is None or id(value) in self._seen or len(self._seen) == _MOST_OBJECTS:
             return
         self._seen[id(value)] = value
         if not issubclass(kind, GENERATORS):
@@ -122,9 +120,6 @@ class _Walk:
             while path in self._found.generators:  # of two classes of one name
                 path += "'"
             self._found.generators[path] = value
-            seeds = getattr(getattr(value, "bit_generator", value), "seed_seq", None)
-            if isinstance(seeds, np.random.SeedSequence):
-                self._count(f"{path}.seed_seq.n_children_spawned", seeds.n_children_spawned)
 
     def _look_at_class(self, kind: type) -> None:
         """For slots, and for generators that are attributes of a class."""
@@ -150,12 +145,10 @@ class _Walk:
             return self._bound
         if issubclass(kind, functools.partial):
             return self._partial
-        if issubclass(kind, np.random.SeedSequence):
-            return self._seeds
         room = kind.__module__
         if callable(getattr(kind, "state_dict", None)) and not (ignores(room) or room.partition(".")[0] == "torch"):
             return self._attributes if issubclass(kind, nn.Module) else self._stateful
-        if hasattr(kind, "__next__") and kind.__module__ in _ITERATING:
+        if room == "itertools":
             return self._iterator
         if issubclass(kind, dict):
             return self._dict
@@ -163,7 +156,7 @@ class _Walk:
             return self._row
         if issubclass(kind, set | frozenset):
             return self._set
-        return self._object
+        return self._attributes
 
     def _nothing(self, value: Any, path: str) -> _Parts:
         return ()
@@ -217,17 +210,12 @@ class _Walk:
                 part = cell.cell_contents
             except ValueError:  # it has no value yet
                 continue
-            self._count(f"{path}(variable {number})", part)
             yield f"(variable {number})", part
         for number, part in enumerate(value.__defaults__ or ()):
             yield f"(default {number})", part
         for name, part in (value.__kwdefaults__ or {}).items():
             yield f"({name})", part
-        yield from self._attributes(value, path, counts=True)
-
-    def _seeds(self, value: Any, path: str) -> _Parts:
-        self._count(f"{path}.n_children_spawned", value.n_children_spawned)
-        return ()
+        yield from self._attributes(value, path)
 
     def _iterator(self, value: Any, path: str) -> _Parts:
         self._found.lost[path] = f"an iterator ({type(value).__name__})"
@@ -237,13 +225,7 @@ class _Walk:
         self._found.lost[path] = f"an object with a state_dict ({type(value).__name__}), of which no state knows here"
         return self._attributes(value, path)
 
-    def _object(self, value: Any, path: str) -> _Parts:
-        kind = type(value)
-        runs = (hasattr(kind, "__call__") or hasattr(kind, "__getitem__")) and not self._found.ignores(kind.__module__)  # noqa: B004
-        self._found.may_change |= runs
-        return self._attributes(value, path, counts=runs)
-
-    def _attributes(self, value: Any, path: str, counts: bool = False) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
         try:
             own = value.__dict__
         except Exception:  # it has none, or is a proxy of what is not there
@@ -253,12 +235,5 @@ class _Walk:
             with suppress(AttributeError):  # it is not set
                 held.append((name, member.__get__(value)))
         for name, part in held:
-            if counts:
-                self._count(f"{path}.{name}", part)
             if type(part) not in _ATOMS:
                 yield f".{name}", part
-
-    def _count(self, path: str, part: Any) -> None:
-        if type(part) is int:
-            self._found.counts[path] = part
-            self._found.may_change = True

@@ -112,8 +112,32 @@ def test_what_the_parts_cannot_give_is_an_error() -> None:
     source = IterableWrapper(range(10))
     cases: list[Any] = [
         (lambda: list(source.random_split({"a": 1}, 1, total_length=9)[0]), ValueError, "told of 9 items"),
+        (lambda: list(source.random_split({"a": 1}, 1, total_length=11)[0]), ValueError, "told of 11 .* input has 10"),
+        (lambda: list(source.random_split({"a": 1, "b": 0}, 1, total_length=99)[1]), ValueError, "told of 99 items"),
         (lambda: list(source.random_split({"a": 1}, 1)[0].source), TypeError, "by its parts"),
     ]
     for call, error, message in cases:
         with pytest.raises(error, match=message):
             call()
+
+
+def _fails_at_four(item: int) -> int:
+    if item == 4:
+        raise ValueError("bad")
+    return item
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_on_error_leaves_out_is_not_missed_after_a_resume_either(outside: bool) -> None:
+    def part() -> Any:
+        made = IterableWrapper(range(10)).map(_fails_at_four)
+        if outside:
+            return made.random_split({"a": 1, "b": 0}, 1, target="a").on_error("skip")
+        return made.on_error("skip").random_split({"a": 1, "b": 0}, 1, total_length=10, target="a")
+
+    assert list(part()) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    iterator = iterate(part())
+    assert [next(iterator) for _ in range(6)] == [0, 1, 2, 3, 5, 6]
+    resumed = iterate(part())
+    resumed.load_state_dict(iterator.state_dict())
+    assert list(resumed) == [7, 8, 9]

@@ -107,3 +107,39 @@ def test_L8_what_is_left_over_in_a_state_is_like_the_batches_that_follow() -> No
     resumed.load_state_dict(decode(encode(iterator.state_dict())) | {"parts": [torch.ones(2)]})
     with pytest.raises(StateError, match="not alike"):
         next(resumed)
+
+
+_TYPES = ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64", "complex64"]
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: {"x": x}, lambda x: (x, [0, 0])], ids=["bare", "dict", "tuple"]
+)
+def test_numbers_of_several_types_are_not_joined(tensors: bool, wrap: Any) -> None:
+    for one in _TYPES:
+        for other in _TYPES:
+            made = [np.ones(2, dtype) for dtype in (one, other)]
+            node = IterableWrapper([wrap(torch.from_numpy(array) if tensors else array) for array in made]).rebatch(3)
+            if one == other:
+                assert len(list(node)) == 2
+            else:
+                with pytest.raises(TypeError, match="not alike: arrays of .* Give them one type before"):
+                    list(node)
+
+
+def test_texts_of_several_lengths_are_joined_and_types_may_change_between_batches() -> None:
+    texts = IterableWrapper([np.array(["a", "bb"]), np.array(["ccc", "d"])]).rebatch(4)
+    assert [batch.tolist() for batch in texts] == [["a", "bb", "ccc", "d"]]
+    whole = IterableWrapper([np.array([2**24 + 1, 0]), np.array([0.5, 1.0], np.float32)]).rebatch(2)
+    assert [batch.tolist() for batch in whole] == [[2**24 + 1, 0], [0.5, 1.0]]
+
+
+def test_L2_a_part_of_another_type_in_a_state_is_refused() -> None:
+    iterator = iterate(IterableWrapper([torch.arange(2)] * 3).rebatch(3))
+    next(iterator)
+    state = decode(encode(iterator.state_dict()))
+    resumed = iterate(IterableWrapper([torch.arange(2.0)] * 3).rebatch(3))
+    with pytest.raises(StateError, match="not alike|differ"):
+        resumed.load_state_dict(state)
+        next(resumed)

@@ -99,6 +99,42 @@ def test_contents_are_decoded_by_ending(tmp_path: Path) -> None:
     assert content["png"] == picture(7)
 
 
+@pytest.mark.parametrize("spelling", ["own", ".own", "OWN", ".Own"])
+@pytest.mark.parametrize("decode", [True, False])
+@pytest.mark.parametrize("named", ["a.own", "a.OWN"])
+def test_handlers_are_found_however_their_ending_is_spelled(
+    spelling: str, decode: bool, named: str, tmp_path: Path
+) -> None:
+    path = write_shard(tmp_path / "a.tar", {named: b"abc"})
+    (sample,) = WebDatasetReader(path, decode=decode, handlers={spelling: bytes.upper})
+    assert sample[named.removeprefix("a.").lower()] == b"ABC"
+
+
+_MODES = ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "I;16", "I", "F"]
+
+
+@pytest.mark.parametrize("mode", _MODES)
+def test_images_of_8_bits_keep_their_levels_and_others_are_an_error_that_names_pil(mode: str, tmp_path: Path) -> None:
+    deep = np.arange(0, 65000, 650).reshape(10, 10)
+    arrays = {"I;16": deep.astype(np.uint16), "I": deep.astype(np.int32), "F": (deep / 65536).astype(np.float32)}
+    image = Image.fromarray(arrays[mode]) if mode in arrays else Image.new("RGB", (9, 5), (7, 8, 9)).convert(mode)
+    assert image.mode == mode
+    buffer = io.BytesIO()
+    image.save(buffer, "TIFF")
+    path = write_shard(tmp_path / "a.tar", {"a.tiff": buffer.getvalue(), "b.png": picture(7)})
+    (first, _) = WebDatasetReader(path)
+    assert np.array_equal(np.asarray(first["tiff"]), np.asarray(image))
+    for images in ("rgb8", "torchrgb8"):
+        read = WebDatasetReader(path, images=images)
+        if mode in arrays:
+            with pytest.raises(ValueError, match=f"mode {mode} has more than the 8 bits .* images='pil'"):
+                list(read)
+            assert [sample["__key__"] for sample in read.on_error("skip")] == ["b"]
+        else:
+            array = np.asarray(next(iter(read))["tiff"])
+            assert np.array_equal(array.transpose(1, 2, 0) if images == "torchrgb8" else array, image.convert("RGB"))
+
+
 def test_L2_exact_resume(folder: Path) -> None:
     check_node(lambda: WebDatasetReader(folder / "*.tar"), epochs=[0])
     check_node(

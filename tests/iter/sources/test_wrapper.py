@@ -16,7 +16,7 @@ import torch
 
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.execution.epoch import ShardSpec
-from torchpipe.execution.shard import Shard, ShardGraph
+from torchpipe.execution.shard import Shard
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
@@ -163,7 +163,7 @@ def test_L2_an_iterable_that_draws_global_random_numbers_is_replayed_with_its_sh
     spec = ShardSpec(seed=1, epoch=0, shard=0, num_shards=1)
 
     def start(cursor: Cursor) -> Shard:
-        shard = Shard(ShardGraph.of(graph), spec, policy=lambda: SnapshotPolicy(every=1))
+        shard = Shard((graph,), spec, policy=lambda: SnapshotPolicy(every=1))
         shard.within(lambda: shard.start(cursor))
         return shard
 
@@ -302,7 +302,7 @@ def test_what_cannot_be_copied_is_handed_out_itself() -> None:
     assert next(iter(IterableWrapper([lock]))) is lock
 
     class Unique(StatefulIterable):
-        def __reduce_ex__(self, protocol: Any) -> Any:
+        def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("there is but one")
 
     with pytest.warns(UserWarning, match="cannot copy its Unique .*there is but one"):

@@ -199,3 +199,39 @@ def test_L8_forged_states_are_refused(path: Path) -> None:
         state = {"position": position, "key": key}
         with pytest.raises(StateError):
             iterate(SqlReader(connecting(path), "items", key="id")).load_state_dict(state)
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 4, 1000])
+@pytest.mark.parametrize("keys", [["k"], ["same", "k"]])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_a_key_that_comes_back_rounded_is_an_error_and_repeats_nothing(
+    page_size: int, keys: list[str], shards: int, path: Path
+) -> None:
+    def connect() -> Any:  # as drivers whose times end at microseconds
+        connection = sqlite3.connect(path, detect_types=sqlite3.PARSE_DECLTYPES)
+        return connection
+
+    sqlite3.register_converter("nanoseconds", lambda text: int(text) // 1000 * 1000)
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE times (k nanoseconds, same INTEGER, n INTEGER)")
+        connection.executemany("INSERT INTO times VALUES (?, 1, ?)", [(n * 1000 + 1123 + n, n) for n in range(13)])
+    connection.close()
+    for shard in range(shards):
+        node = SqlReader(connect, "times", key=keys, page_size=page_size).sharding_filter()
+        iterator = iterate(node, shard=shard, num_shards=shards)
+        mine, got = list(range(shard, 13, shards)), []
+        if page_size <= len(mine):
+            with pytest.raises(
+                ValueError, match="comes again behind its own key, .*k=[0-9]*000: a key that is rounded"
+            ):
+                for row in iterator:
+                    got.append(row["n"])
+            assert got == mine[: len(got)]
+        else:
+            assert [row["n"] for row in iterator] == mine
+        resumed = iterate(node, shard=shard, num_shards=shards)
+        iterator = iterate(node, shard=shard, num_shards=shards)
+        next(iterator)
+        resumed.load_state_dict(iterator.state_dict())
+        with pytest.raises(ValueError, match="comes again behind its own key"):
+            list(resumed)

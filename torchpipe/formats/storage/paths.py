@@ -30,9 +30,12 @@ def expand_braces(text: str) -> list[str]:
     """The texts that ``text`` stands for: ``{a,b}`` for each of these, ``{008..012}`` for the numbers, zeros kept.
 
     As in a shell: braces nest, several multiply, the last ones change quickest; ``{}`` and ``{a}`` stay as they are.
-    Raises: ValueError for more than a million.
+    ``[{]`` and ``[}]`` stay too, by which globs mean the brace itself. Raises: ValueError for more than a million.
     """
-    found = list(itertools.islice(_expanded(text), MOST_NAMES + 1))
+    given = text.replace("[{]", "\0[").replace("[}]", "\0]")  # no name has a zero
+    found = [
+        one.replace("\0[", "[{]").replace("\0]", "[}]") for one in itertools.islice(_expanded(given), MOST_NAMES + 1)
+    ]
     if len(found) > MOST_NAMES:
         raise ValueError(f"{text!r:.80} stands for more than {MOST_NAMES:,} names: is it meant to?")
     return found
@@ -89,15 +92,19 @@ def _split(inner: str) -> list[str]:
 def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | None = None) -> Sequence[str]:
     """The files that ``paths`` names: one path or several, in which braces and globs may stand, URLs too.
 
-    What exists under the very name is that file. Globs give sorted names, and ``**`` goes down. Those of a shared list
-    are one. ``what`` is who asks, for errors; ``storage_options`` are fsspec's. Raises: TypeError for other paths;
-    FileNotFoundError for a local file that is missing and a glob that finds nothing; ValueError without any path, and
-    for a file that two different texts name.
+    What exists under the very name is that file, with braces expanded or not. Globs give sorted names, and ``**`` goes
+    down. Those of a shared list are one. ``what`` is who asks, for errors; ``storage_options`` are fsspec's.
+
+    Raises: TypeError for other paths; FileNotFoundError for a local file that is missing and a glob that finds nothing;
+    ValueError without any path, and for a file that two different texts name, or that has two names here: spelled in
+    two ways, or through links.
     """
     given: Iterable[Any] = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Iterable) or isinstance(given, bytes | dict | set | frozenset):
         raise TypeError(f"{what} needs paths, got {paths!r:.80} of type {type(paths).__name__}")
     found: dict[str, Any] = {}  # by which of the given paths
+    files: dict[Any, str] = {}  # the first name of each local file
+    advice = "Give paths that do not overlap (to read a file twice, name it twice in the same way)"
     every: list[str] = []
     fresh: list[Any] = []  # file systems whose listings are of this call
     for path in given:
@@ -106,7 +113,13 @@ def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | Non
             if by is not path and by != path:
                 raise ValueError(
                     f"{what} would read {one!r:.200} twice: {os.fspath(by)!r:.100} and {os.fspath(path)!r:.100} both "
-                    "name it. Give paths that do not overlap (to read a file twice, name it twice in the same way)"
+                    f"name it. {advice}"
+                )
+            first = files.setdefault(_file_of(one), one) if not is_remote(one) else one
+            if first != one and os.path.realpath(first) == os.path.realpath(one):  # else hard links: files of their own
+                raise ValueError(
+                    f"{what} would read {os.path.realpath(one)!r:.200} twice: {first!r:.100} and {one!r:.100} are one "
+                    f"file. {advice}"
                 )
             every.append(one)
     if not every:
@@ -114,6 +127,15 @@ def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | Non
     if isinstance(paths, SharedList):
         return paths if len(every) == len(paths) and all(map(operator.eq, every, paths)) else shared_list(every)
     return tuple(every)
+
+
+def _file_of(name: str) -> Any:
+    """What tells a local file from others, whatever its name; of a link that leads nowhere, its name."""
+    try:
+        found = os.stat(name)
+    except OSError:
+        return name
+    return found.st_dev, found.st_ino
 
 
 def _found(what: str, path: Any, storage_options: Mapping[str, Any] | None, fresh: list[Any]) -> Sequence[str]:
@@ -128,10 +150,12 @@ def _found(what: str, path: Any, storage_options: Mapping[str, Any] | None, fres
 
 
 def _globbed(what: str, name: str, storage_options: Mapping[str, Any] | None, fresh: list[Any]) -> Sequence[str]:
-    if not _GLOB.search(name):
-        if not is_remote(name) and not os.path.exists(name):
-            raise FileNotFoundError(f"{what} found no file {name!r} (working directory {os.getcwd()!r})")
+    if is_remote(name) and not _GLOB.search(name):
         return [name]
+    if not is_remote(name) and os.path.exists(name):
+        return [name]
+    if not _GLOB.search(name):
+        raise FileNotFoundError(f"{what} found no file {name!r} (working directory {os.getcwd()!r})")
     if is_remote(name):
         system, path = file_system(name, storage_options)
         if not any(system is one for one in fresh):

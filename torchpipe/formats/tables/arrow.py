@@ -73,9 +73,9 @@ class ArrowBlocks(Blocks):
             self.close()
             raise ValueError(f"{path} is no Arrow file, or is damaged or cut off: {error}") from error
         names = self._schema.names
-        self._columns = list(columns or names)
+        self.columns = list(columns or names)
         try:
-            check_columns_of(path, names, self._columns)
+            check_columns_of(path, names, self.columns)
         except ValueError:
             self.close()
             raise
@@ -130,7 +130,7 @@ class ArrowBlocks(Blocks):
                 return batch
 
     def row_bytes(self, block: int) -> float:
-        batch = self._batch(block).select(self._columns)
+        batch = self._batch(block).select(self.columns)
         size = batch.get_total_buffer_size()  # of a damaged batch, too, whose offsets are not to be followed
         return float(size / max(1, batch.num_rows))
 
@@ -138,13 +138,13 @@ class ArrowBlocks(Blocks):
         batch = self._batch(block)
         batch.validate(full=True)  # what a damaged file says of its texts would be read wherever it leads
         batch = batch if self._plain == self._schema else batch.cast(self._plain)
-        return in_chunks(iter([batch.select(self._columns)]) if self._keep is None else self._filtered(batch), rows)
+        return in_chunks(iter([batch.select(self.columns)]) if self._keep is None else self._filtered(batch), rows)
 
     def _filtered(self, batch: Any) -> Iterator[Any]:
         import pyarrow.dataset
 
         scanner = pyarrow.dataset.Scanner.from_batches(
-            [batch], schema=batch.schema, columns=self._columns, filter=self._keep, use_threads=False
+            [batch], schema=batch.schema, columns=self.columns, filter=self._keep, use_threads=False
         )
         yield from scanner.to_batches()
 

@@ -29,6 +29,8 @@ class Blocks(ABC):
     """What a block is called."""
     count: int
     """Of blocks."""
+    columns: Sequence[str]
+    """The names of those that are handed out."""
     first = 0
     """The number of the first one in the file."""
 

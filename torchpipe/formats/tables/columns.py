@@ -8,7 +8,7 @@ structures) lists of Python objects. What is made owns its memory and may be cha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from torchpipe.compat.packages import needs
+from torchpipe.formats.numbers import given_number, holds
 
 __all__ = [
-    "FORMATS", "RowMaker", "batch_maker", "check_columns", "check_columns_of", "check_filter", "check_format",
-    "import_pyarrow", "without_views",
+    "FORMATS", "RowMaker", "batch_maker", "check_columns", "check_columns_of", "check_fill_null", "check_filter",
+    "check_format", "import_pyarrow", "without_views",
 ]  # fmt: skip
 
 FORMATS = ("python", "numpy", "torch", "arrow")
@@ -74,7 +75,7 @@ def check_columns(columns: object) -> tuple[str, ...] | None:
     return names
 
 
-def check_columns_of(path: str, names: Sequence[str], columns: Sequence[str]) -> None:
+def check_columns_of(path: str, names: Sequence[str], columns: Iterable[str]) -> None:
     """Raises: ValueError if one of ``columns`` is none of the ``names`` that the file has."""
     missing = [name for name in columns if name not in names]
     if missing:
@@ -110,6 +111,19 @@ def check_format(value: object, batch_size: int | None) -> str:
     if batch_size is None and value == "arrow":
         raise ValueError("format='arrow' is of batches: give batch_size, or another format for rows as dicts")
     return str(value)
+
+
+def check_fill_null(value: Any, form: str) -> Any:
+    """``value``, a number or a dict of them by column, as Python's own. Raises: TypeError for other things; ValueError
+    for a ``form`` that has nulls of its own."""
+    if value is not None and form in ("python", "arrow"):
+        raise ValueError(
+            f"fill_null is of arrays, and format={form!r} hands out nulls as they are: leave it out, or give "
+            "format='numpy' or 'torch'"
+        )
+    if isinstance(value, Mapping):
+        return {name: given_number(f"fill_null of column {name!r}", number) for name, number in value.items()}
+    return None if value is None else given_number("fill_null", value)
 
 
 class RowMaker:
@@ -226,7 +240,10 @@ def _refuse_nulls(name: str, column: Any, fill: Any) -> Any:
     if not column.null_count:
         return column
     if fill is not None:
-        return column.fill_null(fill)
+        dtype = _DTYPES[str(column.type)]
+        if not holds(dtype, fill):
+            raise ValueError(f"column {name!r} of type {column.type} cannot hold fill_null={fill!r}")
+        return column.fill_null(import_pyarrow().scalar(dtype.type(fill), column.type))
     advice = (
         f"Name a value for them, fill_null={{{name!r}: ...}}, or filter these rows out"
         if _is_number(column.type)

@@ -106,13 +106,13 @@ class ParquetBlocks(Blocks):
         names = self._file.schema_arrow.names
         both = next((name for name in names if name in self._given), None)
         names = [*names, *self._given]
-        self._columns = list(columns or names)
-        self._read = [name for name in self._columns if name not in self._given]
+        self.columns = list(columns or names)
+        self._read = [name for name in self.columns if name not in self._given]
         self.count = self._file.num_row_groups
         try:
             if both is not None:
                 raise ValueError(f"{path} has a column {both!r}, and its path names one: leave partitioning out")
-            check_columns_of(path, names, self._columns)
+            check_columns_of(path, names, self.columns)
         except ValueError:
             self.close()
             raise
@@ -144,7 +144,7 @@ class ParquetBlocks(Blocks):
         batches = self._file.iter_batches(
             batch_size=rows, row_groups=[block], columns=self._read, use_threads=self._use_threads
         )
-        return in_chunks((self._whole(batch).select(self._columns) for batch in batches), rows)
+        return in_chunks((self._whole(batch).select(self.columns) for batch in batches), rows)
 
     def _whole(self, batch: Any) -> Any:
         return batch if self._partitions is None else self._partitions.add_to(batch, self._given)
@@ -159,7 +159,7 @@ class ParquetBlocks(Blocks):
         )
         scanner = fragment.scanner(
             schema=self._schema,
-            columns=self._columns,
+            columns=self.columns,
             filter=self._keep,
             use_threads=self._use_threads,
             batch_size=rows,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.node.plain import plain
+from torchpipe.formats.numbers import given_number, holds
 
 __all__ = ["FIELD", "KINDS", "as_array", "check_pad", "field_name", "given_pads", "pads_of"]
 
@@ -72,15 +72,8 @@ def _read(node: str, name: str, value: Any) -> np.ndarray[Any, Any]:
 def given_pads(pad_value: Any) -> Any:
     """``pad_value``, a number or a dict of them by field, as Python's own. Raises: TypeError for other things."""
     if isinstance(pad_value, Mapping):
-        return {name: _number(f"pad_value of {field_name(name)}", value) for name, value in pad_value.items()}
-    return _number("pad_value", pad_value)
-
-
-def _number(what: str, value: Any) -> Any:
-    number = plain(value)
-    if type(number) not in (bool, int, float, complex):
-        raise TypeError(f"{what} must be a number, got {value!r:.60} of type {type(value).__name__}")
-    return number
+        return {name: given_number(f"pad_value of {field_name(name)}", value) for name, value in pad_value.items()}
+    return given_number("pad_value", pad_value)
 
 
 def pads_of(node: str, pad_value: Any, dtypes: Mapping[str, np.dtype[Any]]) -> list[Any]:
@@ -112,16 +105,6 @@ def _is_zero(value: Any) -> bool:
 
 def check_pad(node: str, name: str, pad: Any, dtype: np.dtype[Any]) -> Any:
     """``pad``, a number. Raises: ValueError if ``dtype`` cannot hold it."""
-    if dtype.kind == "b":
-        holds = pad in (0, 1)
-    elif dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        holds = type(pad) is not complex and pad == pad and bounds.min <= pad <= bounds.max and pad == int(pad)
-    elif dtype.kind == "f":
-        largest = float(np.finfo(dtype).max)
-        holds = type(pad) is not complex and (pad != pad or abs(pad) == float("inf") or abs(pad) <= largest)
-    else:
-        holds = True
-    if not holds:
+    if not holds(dtype, pad):
         raise ValueError(f"{node}: {field_name(name)} of type {dtype} cannot hold pad_value={pad!r}")
     return pad

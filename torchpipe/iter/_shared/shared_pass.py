@@ -24,8 +24,8 @@ from torchpipe.formats.storage.streams import close_streams
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.image import functions_of
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
+from torchpipe.node.private import own_functions
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, pairs, walk
 from torchpipe.node.validate import check_count, check_input
 from torchpipe.state.copying import copy_item
@@ -118,17 +118,17 @@ class SharedPass(NodeIterator[Any]):
         failures = context.failures
         if failures is not None:
             failures = failures.at_position if _reads_once(node, context) else failures.of_branches()
-        node, graph = context.graph.begin(node, context.substitutes.keys())
-        super().__init__(node, replace(context, graph=graph, lends=True, failures=failures), node.source)
+        super().__init__(node, replace(context, lends=True, failures=failures), node.source)
         self.watch_inputs()
-        self.take_over(functions_of(node))
+        own, functions = own_functions(node)
+        self.take_over(functions)
         self.expected = expected  # the branches that take part
         self.readers: set[int] = set()  # those of them that have joined
         self.started = False
         self.torn = False
         self.overflown = False
         self._pulls = False  # True while an item of the input is asked for, and once that has raised
-        self._fn = self.with_retries(node.function())
+        self._fn = self.with_retries(own.function())
         self._pulled = 0
         self._ended = False
         self._waiting: list[deque[Any]] = [deque() for _ in range(node.num_instances)]
@@ -325,7 +325,7 @@ class _BranchIterator(NodeIterator[Any]):
         super().__init__(node, context)
         self.count = 0
         self._deals = False  # True while an item of the input is being pulled, or dealt
-        key = (id(context.graph.original(node.source)), context.rounds)
+        key = (id(node.source), context.rounds)
         self.shared: SharedPass = context.shared.passes.setdefault(key, _Passes()).join(node, context)
         self.inputs = (self.shared,)
 
@@ -430,6 +430,5 @@ class _Passes:
 
     def _expected(self, container: Container, context: Context) -> set[int]:
         """The branches that will join too, as far as the graph tells."""
-        given = context.graph.original(container)
-        branches = (node for node in context.graph.nodes if isinstance(node, Branch) and node.source is given)
+        branches = (node for node in context.graph.nodes if isinstance(node, Branch) and node.source is container)
         return {node.instance_id for node in branches if context.graph.reads(node) > self.begun}

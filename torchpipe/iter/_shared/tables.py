@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.tables.blocks import Blocks, BlocksPart, TableRecords
-from torchpipe.formats.tables.columns import check_columns, check_filter, check_format
+from torchpipe.formats.tables.columns import (
+    check_columns,
+    check_columns_of,
+    check_fill_null,
+    check_filter,
+    check_format,
+)
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.validate import check_count
@@ -33,7 +39,7 @@ class TableReader(FileReader[Any]):
         self.keep = check_filter(keep)
         self.batch_size = None if batch_size is None else check_count("batch_size", batch_size, at_least=1)
         self.format = check_format(format, self.batch_size)
-        self.fill_null = fill_null
+        self.fill_null = check_fill_null(fill_null, self.format)
 
     @abstractmethod
     def blocks(self, path: str, part: bool) -> Blocks:
@@ -42,5 +48,10 @@ class TableReader(FileReader[Any]):
     def records(self, item: Any) -> TableRecords:
         path, span = self.piece_of(item)
         blocks = self.blocks(path, span is not None)
+        try:
+            check_columns_of(path, blocks.columns, self.fill_null if isinstance(self.fill_null, Mapping) else ())
+        except ValueError:
+            blocks.close()
+            raise
         part_of = blocks if span is None else BlocksPart(blocks, *span)
         return TableRecords(part_of, self.batch_size, self.format, self.fill_null)

@@ -35,7 +35,8 @@ class RandomSplitter(IterDataPipe[T]):
     State: the numbers that the next item's part is drawn from.
 
     Raises: GraphError for a node of that kind before the split; TypeError without a known length; ValueError for
-    weights that are negative or sum to nothing; KeyError for a ``target`` that has no weight.
+    weights that are negative or sum to nothing; KeyError for a ``target`` that has no weight; while iterating,
+    ValueError where the input has more items than ``total_length``, or fewer, unless ``on_error`` has left some out.
     """
 
     @overload
@@ -193,3 +194,9 @@ class _PartIterator(NodeIterator[Any]):
                 self.weights = [weight * self.left / total for weight in self.weights] if total else self.weights
             if keys[index] == target:
                 yield item
+        if self.left and not self.context.shared.skipping:
+            told = self.node.source.total_length
+            raise ValueError(
+                f"random_split was told of {told} items, and its input has {told - self.left}: the parts are not of "
+                "the shares that their weights say. Pass the right total_length"
+            )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from torchpipe.errors import GraphError, StateError
+from torchpipe.errors import GraphError, StateError, raise_error_of
 from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.iter.caching._stores import Chunk, DiskStore, Store, memory_store
 from torchpipe.node.announce import announce_replay
@@ -86,10 +86,7 @@ class _CacheIterator(NodeIterator[T]):
                 self.index += 1
                 yield decode(chunk.items[self.index - 1], allow_pickle=allows)
             if chunk.error is not None:
-                try:
-                    raise chunk.error
-                finally:
-                    chunk.error = None  # its traceback leads to this frame
+                raise_error_of(chunk)
             self.ended = chunk.ended
             self.before, self.allows, self.replay = chunk.after, allows, chunk.replay
             self.chunk, self.index = self.chunk + 1, 0
@@ -142,7 +139,6 @@ class Cacher(OnePerItem[T]):
     """
 
     iterator = _CacheIterator
-    makes_passes = True  # over its input, whose items it keeps; and each process keeps those of this very node
     fingerprint_ignores = ("path", "max_bytes", "lease_timeout_s")
 
     def __init__(
@@ -262,19 +258,20 @@ class _Making:
     def make(self) -> Chunk:
         """The next chunk. An exception of the input comes with it, in its place."""
         node, items = self._node, list[bytes]()
-        error: Exception | None = None
         item = None
         with self._random:
             stream = self.stream.items()
             try:
                 while len(items) < node.chunk_items and (item := next(stream, _END)) is not _END:
                     items.append(self._encoded(item))
-            except Exception as raised:
-                error = raised
-            after, replay = (b"", 0) if error is not None else self._position(len(items))
+            except Exception as error:
+                made = Chunk(items, b"", 0, False, error)
+            else:
+                after, replay = self._position(len(items))
+                made = Chunk(items, after, replay, item is _END)
         self.number += 1
         self._count += len(items)
-        return Chunk(items, after, replay, item is _END, error)
+        return made
 
     def _encoded(self, item: Any) -> bytes:
         data = encode(item)

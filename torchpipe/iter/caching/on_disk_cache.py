@@ -216,7 +216,7 @@ class _CacheIterator(ExpandingIterator[str]):
 
     def _made(self, path: str, item: Any) -> list[str]:
         number = int.from_bytes(hashlib.sha256(path.encode(errors="surrogateescape")).digest()[:8])
-        holder: Any = self.context.graph.original(self.node.holder)
+        holder = self.node.holder
         context = replace(  # the same in every process, at any time
             self.context.for_round(number),
             epoch=0,

@@ -108,8 +108,8 @@ class ReBatcher(OneInput[Any]):
 
     State: the rows that are left over.
 
-    Raises: ValueError if ``batch_size`` is below 1. While iterating: TypeError for an item that is no batch, ValueError
-    if its parts have several numbers of rows.
+    Raises: ValueError if ``batch_size`` is below 1. While iterating: TypeError for an item that is no batch, and for
+    arrays of several types in one batch; ValueError if its parts have several numbers of rows.
     """
 
     iterator = _ReBatchIterator
@@ -165,6 +165,21 @@ def _cut(batch: Any, rows: slice, collated: bool) -> Any:
     return _made_as(batch, [_cut(column, rows, collated) for column in columns])
 
 
+def _check_types(batches: list[Any]) -> None:
+    """Raises: TypeError for arrays or tensors of several types, as joining would change their numbers."""
+    dtypes = {str(batch.dtype) for batch in batches if isinstance(batch, torch.Tensor)}
+    dtypes |= {  # texts and bytes are of one type, whatever their lengths
+        batch.dtype.kind if batch.dtype.kind in "SU" else str(batch.dtype)
+        for batch in batches
+        if isinstance(batch, np.ndarray)
+    }
+    if len(dtypes) > 1:
+        raise TypeError(
+            f"rebatch cannot join batches that are not alike: arrays of {' and '.join(sorted(dtypes))}, of which one "
+            "type would change numbers of the other. Give them one type before, in map()"
+        )
+
+
 def _joined(batches: list[Any], collated: bool) -> Any:
     """Raises: TypeError, ValueError and the like for batches that are not alike."""
     first = batches[0]
@@ -175,6 +190,7 @@ def _joined(batches: list[Any], collated: bool) -> Any:
         kinds = sorted({type(batch).__name__ for batch in batches})
         raise TypeError(f"rebatch cannot join batches that are not alike: {' and '.join(kinds)} {batches!r:.80}")
     if columns[0] is None:
+        _check_types(batches)
         if isinstance(first, torch.Tensor):
             return torch.cat(batches)
         if isinstance(first, np.ndarray):

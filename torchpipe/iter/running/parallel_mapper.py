@@ -16,13 +16,13 @@ from typing import Any, TypeVar, overload
 import torch
 
 from torchpipe.ahead.call_threads import Call, CallThreads
-from torchpipe.errors import GraphError, StateError
+from torchpipe.errors import GraphError, StateError, raise_error_of
 from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.iter._shared.columns import apply_to_columns, single_output
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.image import has_state
 from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.private import has_state
 from torchpipe.node.tolerance import as_note, of_note
 from torchpipe.node.traits import callable_name, node_name, stream_arguments
 from torchpipe.node.validate import check_columns, check_count
@@ -91,10 +91,7 @@ class _ParallelIterator(CountingIterator[R]):
             self.asked_for = self.ahead.popleft()[0]
             yield call.result()
         if self.error is not None:
-            try:
-                raise self.error
-            finally:
-                self.error = None  # its traceback leads to this frame
+            raise_error_of(self)
 
     def current(self) -> object:
         return self.asked_for

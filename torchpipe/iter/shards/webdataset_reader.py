@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.decoding import check_images, decoders
+from torchpipe.formats.decoding import by_ending, check_images, decoders
 from torchpipe.formats.samples import TarSamples, check_endings
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import ContentReader
@@ -31,9 +31,9 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     With ``decode``, text (``txt``), whole numbers (``cls``, ``id``, ``index``), ``json``, ``npy``, ``npz``, ``pt``
     and ``pth`` (no pickles) become what they stand for, and images (``jpg``, ``png``, ...) as ``images`` says:
     ``"pil"``, ``"rgb8"`` (uint8 arrays of height, width, 3), ``"torchrgb8"`` (uint8 tensors of 3, height, width) or
-    None (bytes). Images are decoded to 8 bits as they are stored: of 16 bits only ``"pil"`` keeps what is there, and a
-    rotation that EXIF names is not applied (give a handler). ``handlers``, functions of the bytes by ending, go before
-    these; other files are bytes.
+    None (bytes). Images are decoded as they are stored: one channel of 16 or 32 bits, or of floats, is an error but for
+    ``"pil"``, and a rotation that EXIF names is not applied (give a handler). ``handlers``, functions of the
+    bytes by ending, go before these; other files are bytes.
 
     State: the place of the sample in the archive, to which resuming goes at once; compressed archives as
     :class:`~torchpipe.iter.TextLineReader` (shards are better not compressed). A sharding point straight after it
@@ -68,5 +68,5 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
 
     def records(self, item: Any) -> TarSamples:
         content = self.content(item)
-        table = decoders(self.images, self.handlers) if self.decodes else self.handlers
+        table = decoders(self.images, self.handlers) if self.decodes else by_ending(self.handlers)
         return TarSamples(content, self.endings, table, self.piece_of(item)[1])

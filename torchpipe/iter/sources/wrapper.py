@@ -17,12 +17,13 @@ import torch
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import StateError
-from torchpipe.node.announce import announce_replay
+from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.node.kept import Kept
 from torchpipe.node.own_generators import OwnGenerators
+from torchpipe.node.traits import private_copy
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper"]
@@ -89,12 +90,6 @@ class IterableWrapper(IterDataPipe[T]):
         """True if it is read by index, so that a shard does not make items that others keep."""
         return not is_stateful(self.iterable) and _is_indexed(self.iterable)
 
-    @property
-    def iterates(self) -> tuple[str, ...]:
-        """The attribute whose object each pass has a copy of: one with an ``__iter__`` of its own."""
-        in_place = self.by_index or self._once is not None or isinstance(self.iterable, TorchIterDataPipe)
-        return () if in_place or not self.deepcopy else ("iterable",)
-
     def iterate(self, context: Context) -> NodeIterator[T]:
         if isinstance(self.iterable, TorchIterDataPipe):
             return context.iterate(self.iterable)
@@ -115,6 +110,23 @@ def _is_indexed(value: Any) -> bool:
     if hasattr(kind, "__getitems__") and hasattr(kind, "__len__"):
         return True  # reading several by index is what torch's loader asks of map-style data
     return not hasattr(kind, "__iter__") and hasattr(kind, "__len__") and not isinstance(value, Mapping)
+
+
+def _private(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # objects refuse in many ways
+        warn_user(
+            f"IterableWrapper cannot copy its {type(value).__name__} ({type(error).__name__}: {error}): all passes "
+            "share it, and two at a time disturb each other",
+            UserWarning,
+        )
+        return value
+
+
+def _is_users(value: Any) -> bool:
+    """True for an object whose attributes a pass may change, and that can be iterated again."""
+    return hasattr(value, "__dict__") and not isinstance(value, Iterator | type)
 
 
 class _SequenceIterator(NodeIterator[T]):
@@ -224,9 +236,11 @@ class _IterableIterator(NodeIterator[T]):
         super().__init__(node, context)
         self.position = 0
         self._stateful = is_stateful(node.iterable)
-        self._iterable: Any = node.iterable
-        tells = node.iterates and not self._stateful and hasattr(node.iterable, "__dict__")
-        self._kept = Kept(node.iterable, at_most=8) if tells else None
+        self._iterable: Any = _private(node.iterable) if self._stateful and node.deepcopy else node.iterable
+        self._kept: Kept | None = None  # of a pass's own
+        if node.deepcopy and not self._stateful and _is_users(node.iterable):
+            self._iterable = private_copy(node.iterable)
+            self._kept = Kept(self._iterable, at_most=8)
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False

@@ -132,20 +132,30 @@ class _SqlIterator(NodeIterator[dict[str, Any]]):
             names, rows = self._page(before)
             keys = [names.index(name.lower()) for name in node.key]
             wanted = node.columns or self._names[:-2]
+            if rows and [rows[0][index] for index in keys] == self._last:
+                raise ValueError(
+                    f"a row of {node.table} comes again behind its own key, {_shown(node.key, self._last)}: a key that "
+                    "is rounded on its way here and back does not go up. Read it in a form that is not, such as text: "
+                    "give a query with CAST(... AS ...)"
+                )
+            others = 1 if before % self._parts != self._part else 0  # the first row, which was looked at alone
+            rows = rows[others : others + node.page_size]
             for row in rows:
                 number, same = row[-2:]
                 key = [row[index] for index in keys]
                 if same > 1:
-                    shown = ", ".join(f"{name}={value!r}" for name, value in zip(node.key, key))
-                    raise ValueError(f"{same} rows of {node.table} have {shown}: a key tells rows from each other")
+                    raise ValueError(
+                        f"{same} rows of {node.table} have {_shown(node.key, key)}: a key tells rows from each other"
+                    )
                 self.position, self._last = before + number, key
                 yield dict(zip(wanted, row))
             if len(rows) < node.page_size:
                 return
 
     def _page(self, position: int) -> tuple[list[str], list[Any]]:
-        """The shard's next rows behind the last key. After the columns come the row's number there, from 1 on, and how
-        many of these rows have its key; one row more is looked at than can be handed out, so that none hides the next.
+        """The first row behind the last key, and the shard's next ones. After the columns come the row's number there,
+        from 1 on, and how many of these rows have its key; one row more is looked at than can be handed out, so that
+        none hides the next.
         """
         node, keys, parts = self.node, ", ".join(self.node.key), self._parts
         columns = (*(node.columns or ("*",)), *(name for name in node.key if node.columns and name not in node.columns))
@@ -157,8 +167,8 @@ class _SqlIterator(NodeIterator[dict[str, Any]]):
             f"COUNT(*) OVER (PARTITION BY {keys}) AS torchpipe_same FROM ("
             f"SELECT {', '.join(columns)} FROM {node.table} {f'WHERE {behind} ' if self._last else ''}"
             f"ORDER BY {keys} LIMIT {node.page_size * parts + 1}) AS page) AS numbered "
-            f"WHERE (torchpipe_number - 1 + {position}) % {parts} = {self._part} "
-            f"ORDER BY torchpipe_number LIMIT {node.page_size}",
+            f"WHERE torchpipe_number = 1 OR (torchpipe_number - 1 + {position}) % {parts} = {self._part} "
+            f"ORDER BY torchpipe_number LIMIT {node.page_size + 1}",
             self._last or [],
         )
 
@@ -185,6 +195,10 @@ class _SqlIterator(NodeIterator[dict[str, Any]]):
                 connection.close()
         except Exception:  # sqlite3's may be closed in its own thread alone; there is no other reference to it
             pass
+
+
+def _shown(names: Sequence[str], key: Sequence[Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in zip(names, key))
 
 
 def _paramstyle(connection: Any) -> str:

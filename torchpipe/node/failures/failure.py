@@ -12,11 +12,15 @@ __all__ = ["add_note", "add_position", "failing_node"]
 
 
 def failing_node(error: BaseException) -> str | None:
-    """The name of the node whose code, or whose function, raised ``error``: the innermost one in its traceback."""
+    """The name of the node whose code, or whose function, raised ``error``: the innermost one in its traceback.
+
+    ``error`` is being handled, by who is no node.
+    """
+    trace = error.__traceback__
+    entry = None if trace is None else trace.tb_next  # of a frame that is at work, f_locals would keep the error
     if isinstance(error.__cause__, StopIteration):  # out of a function: the generator around it made this error of it
-        return failing_node(error.__cause__)
+        entry = error.__cause__.__traceback__
     name: str | None = None
-    entry = error.__traceback__
     while entry is not None:
         owner = entry.tb_frame.f_locals.get("self")
         if isinstance(owner, NodeIterator):

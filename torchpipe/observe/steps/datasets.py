@@ -78,7 +78,7 @@ def _made(loader: DataLoader[Any], order: Order, epoch: int, step: int, indices:
             )
         except Exception as error:
             fetch.explain(error, step, indices)
-            raise LocalFailure(error).rebuild() from error.__cause__
+            raise LocalFailure(error).error from error.__cause__
 
 
 @contextmanager

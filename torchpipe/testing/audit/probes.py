@@ -17,7 +17,6 @@ import torch
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.datapipe import IterDataPipe, iterate
-from torchpipe.node.image import has_state
 from torchpipe.node.traits import inputs_of, node_name, walk, with_inputs
 from torchpipe.testing.compare import digest_of
 
@@ -67,10 +66,7 @@ def _of_graph(root: Any) -> Iterator[str]:
 def _through(node: Any, item: Any) -> list[str]:
     """Digests of what ``node`` makes of a copy of ``item``."""
     source = IterableWrapper([copy.deepcopy(item)], deepcopy=False)
-    asked, fn = with_inputs(node, lambda _: source), node.fn
-    if not has_state(fn):  # a function goes by reference into what a pass works on: what fn remembers stays
-        asked.fn = lambda *args, **options: fn(*args, **options)
-    return [digest_of(result) for result in iterate(asked)]
+    return [digest_of(result) for result in iterate(with_inputs(node, lambda _: source))]
 
 
 def _seeded(function: Callable[[], Any]) -> Any:
