@@ -21,12 +21,11 @@ from reading_services.processes.start_method import default_start_method, start_
 from reading_services.processes.workplace import Processes
 from torchpipe.data.workers import WorkerEngine
 from torchpipe.execution.limits import WorkerLimits
-from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import InitFn
 from torchpipe.machine.budget import Budget
 from torchpipe.node.traits import DataPipe, node_name
-from torchpipe.state import SnapshotPolicy
+from torchpipe.state import Cursor, SnapshotPolicy
 from torchpipe.state.pickling import dumps
 
 __all__ = ["DealingWorkers", "Engine", "TimedReadingService"]
@@ -76,19 +75,17 @@ class DealingWorkers(Supervisor):
     def begin(
         self,
         start: EpochStart,
-        positions: list[ShardPosition],
+        cursors: Sequence[Cursor],
         *,
         stateless: bool,
         again: Sequence[Sequence[Any]] | None = None,
     ) -> None:
         """Begin an epoch. ``stateless``: does an item depend on its entry alone? ``again``: what each cursor skips."""
         entries = {
-            item.lane: LaneEntries.begin(
-                item, stateless, [dumps(entry) for entry in (again[item.lane] if again else ())]
-            )
-            for item in positions
+            lane: LaneEntries.begin(cursor, stateless, [dumps(entry) for entry in (again[lane] if again else ())])
+            for lane, cursor in enumerate(cursors)
         }
-        self.begin_epoch(start, positions, entries)
+        self.begin_epoch(start, dict(enumerate(cursors)), entries)
 
     def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
         """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more.

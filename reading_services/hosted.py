@@ -16,7 +16,7 @@ from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.exact import cursor_from, item_before
 from torchpipe.execution.limits import WorkerLimits
-from torchpipe.execution.provider import ShardPosition, ShardProvider
+from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
@@ -272,13 +272,13 @@ class HostedReadingService(ShardedReadingService):
     def _threads_in_main(self) -> bool:
         return self._num_workers > 0
 
-    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+    def _start_shards(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> ShardProvider:
         if not self._num_workers:
-            return self._start_local_shards(start, positions)
+            return self._start_local_shards(start, cursors)
         workers = self._workers
         if workers is None:
             raise IteratorInvalidated("the workers of this epoch have been ended: make a new iterator")
-        workers.begin_epoch(start, positions)
+        workers.begin_epoch(start, cursors)
         return _Epoch(workers, self._wait_s)
 
     def _choose_workers(self, start: EpochStart) -> Supervisor:
@@ -330,7 +330,8 @@ class HostedReadingService(ShardedReadingService):
         _, workers = self._new_workers(min(self._num_workers, len(cursors)))
         try:
             workers.start()
-            workers.begin_epoch(start, [item_before(shard, cursor) for shard, cursor in cursors.items()])
+            before = {shard: item_before(cursor) for shard, cursor in cursors.items()}
+            workers.begin_epoch(start, before, snapshot_first=True)
             return {
                 shard: cursor_from(workers.pull_any((shard,), self._wait_s)[1], shard, cursor)
                 for shard, cursor in cursors.items()

@@ -37,7 +37,7 @@ class DispatchActor(ActorBase):
         times.count_cpu()
         self._begun = epoch.generation
         self._progress.announce_items(
-            _ANNOUNCED if epoch.isolate_items else max(0, epoch.isolate_before - epoch.mark_position)
+            _ANNOUNCED if epoch.isolate_items else max(0, epoch.isolate_before - epoch.mark.count)
         )
         host.begin(epoch)
         self._progress.report(host.take_reports())

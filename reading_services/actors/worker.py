@@ -113,7 +113,7 @@ class ActorWorker:
         self._turns = deque(number for number in self._turns if number in self._lanes)
         if isinstance(start, StartDispatch):
             self._epoch, self.dispatches = None, True
-            self._at, self._announces = -1, start.isolate_items or start.isolate_before > start.mark_position
+            self._at, self._announces = -1, start.isolate_items or start.isolate_before > start.mark.count
             self._call("begin", self.actor.begin, start)
             return
         dispatcher = self._dispatcher() if start.dispatch_branch >= 0 else None
@@ -122,7 +122,7 @@ class ActorWorker:
             return  # it has ended: when there is another one, all begin anew
         for item in start.shards:
             self._lanes[item.lane] = _Lane(
-                Credit(deque([0] * item.held)), start.generation, item.count, item.isolate_before
+                Credit(deque([0] * item.held)), start.generation, item.cursor.count, item.isolate_before
             )
             self._turns.append(item.lane)
         # How many items before isolate_before are made together is decided here: see _limit

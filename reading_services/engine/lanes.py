@@ -5,7 +5,7 @@ Data and decisions alone: no worker, no clock. Used in the main process, under t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from reading_services.engine.ledger import LaneEntries, ShardLedger
@@ -13,9 +13,9 @@ from reading_services.engine.messages import Deal, StartDispatch, StartEpoch
 from reading_services.engine.workers import DISPATCHER, Arrival, End
 from torchpipe.execution.dispatch import dispatch_start
 from torchpipe.execution.limits import WorkerLimits
-from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.node.failures.remote_error import dump_error
+from torchpipe.state import Cursor
 
 __all__ = ["Lanes"]
 
@@ -39,14 +39,29 @@ class Lanes:
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again, and its error
 
     def begin_epoch(
-        self, start: EpochStart, positions: Sequence[ShardPosition], entries: Mapping[int, LaneEntries]
+        self,
+        start: EpochStart,
+        cursors: Mapping[int, Cursor],
+        entries: Mapping[int, LaneEntries],
+        *,
+        snapshot_first: bool = False,
     ) -> None:
         """``entries``: of each lane, where what items are made of is dealt."""
         self.generation += 1  # what is still on its way belongs to no lane of this epoch
         self.epoch, self._fail_at, self._isolate_before = start, None, 0
-        window, since = self.limits.window, self.generation
-        ledgers = [ShardLedger.begin(item, window, entries.get(item.lane), since=since) for item in positions]
-        self._ledgers = {ledger.lane: ledger for ledger in ledgers}
+        self._ledgers = {}
+        for lane, cursor in cursors.items():
+            branch, shard = start.branch_and_shard(lane)
+            self._ledgers[lane] = ShardLedger(
+                lane=lane,
+                branch=branch,
+                shard=shard,
+                window=self.limits.window,
+                cursor=cursor,
+                snapshot_first=snapshot_first,
+                since=self.generation,
+                entries=entries.get(lane),
+            )
 
     def end_epoch(self) -> None:
         """There is no lane any more. Idempotent."""
@@ -185,8 +200,7 @@ class Lanes:
         return StartDispatch(
             **self.epoch.fields,
             generation=self.generation,
-            mark_position=start.mark.position,
-            mark_snapshot=start.mark.snapshot,
+            mark=start.mark,
             needed=tuple(start.needed.items()),
             isolate_before=self._isolate_before,
             isolate_items=isolate_items,

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reading_services.engine.messages import Report, ShardStart
 from reading_services.engine.workers import Arrival
-from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
 __all__ = ["LaneEntries", "ShardLedger"]
@@ -28,9 +27,9 @@ class LaneEntries:
     over: bool = False
 
     @classmethod
-    def begin(cls, position: ShardPosition, stateless: bool, again: Iterable[bytes] = ()) -> LaneEntries:
-        """``again``: what the position's cursor skips."""
-        return cls(stateless, deque(again), position.count - position.cursor.skip)
+    def begin(cls, cursor: Cursor, stateless: bool, again: Iterable[bytes] = ()) -> LaneEntries:
+        """``again``: what ``cursor`` skips."""
+        return cls(stateless, deque(again), cursor.count - cursor.skip)
 
     def forget(self, before: int) -> None:
         """Entries before number ``before`` are not needed any more."""
@@ -51,7 +50,6 @@ class ShardLedger:
     shard: int
     window: int
     cursor: Cursor  # after the last item that arrived
-    count: int  # items of the shard before that point
     snapshot_first: bool = False  # until the first of them have arrived
     over: bool = False  # its end or its error has arrived
     arrived: deque[Arrival] = field(default_factory=deque)
@@ -60,25 +58,28 @@ class ShardLedger:
     in_use: bool = False  # True while the consumer has a chunk in hand
     isolate_before: int = 0  # items before this one are each made alone: one of them may have ended its worker
     entries: LaneEntries | None = None  # where entries are dealt
-    first: int = 0  # ``count`` when the epoch began here
+    first: int = field(init=False)  # ``count`` when the epoch began here
     chunks: int = 0  # that have come since, with ``nbytes`` in all
     nbytes: int = 0
 
-    @classmethod
-    def begin(
-        cls, position: ShardPosition, window: int, entries: LaneEntries | None = None, *, since: int = 0
-    ) -> ShardLedger:
-        return cls(**vars(position), window=window, entries=entries, first=position.count, since=since)
+    def __post_init__(self) -> None:
+        self.first = self.count
+
+    @property
+    def count(self) -> int:
+        """Items of the shard that have arrived, in this epoch or before."""
+        return self.cursor.count
 
     def arrive(self, arrival: Arrival) -> None:
         """Something has come; after the shard's end or error, nothing counts any more."""
         if self.over:
             return
-        self.count += arrival.count
         self.chunks += 1
         self.nbytes += arrival.nbytes
         if self.entries is None or not self.entries.stateless:
             self.cursor = self.cursor.after(arrival.count, None if arrival.ended else arrival.snapshot)
+        else:
+            self.cursor = replace(self.cursor, count=self.count + arrival.count)
         if self.entries is not None:
             self.entries.forget(self.count - self.cursor.skip)
         self.over = arrival.over
@@ -115,9 +116,7 @@ class ShardLedger:
             lane=self.lane,
             branch=self.branch,
             shard=self.shard,
-            snapshot=self.cursor.snapshot,
-            skip=self.cursor.skip,
-            count=self.count,
+            cursor=self.cursor,
             snapshot_first=self.snapshot_first and self.count == self.first,
             held=min(self.window, self.in_use + len(self.arrived)),
             isolate_before=self.isolate_before,

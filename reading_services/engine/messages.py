@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torchpipe.execution.epoch import Epoch
+from torchpipe.state import Cursor
 
 __all__ = ["Backlog", "Deal", "Message", "Notice", "Report", "ShardStart", "Skipped", "StartDispatch", "StartEpoch"]
 
@@ -30,19 +31,16 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardStart:
-    """Begin ``lane`` after ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
+    """Begin ``lane``, which is ``shard`` of ``branch``, at ``cursor``.
 
-    It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``held`` chunks of it are still waiting
-    for the consumer. Items before number ``isolate_before`` are each made alone: one of them may end its worker.
-    ``snapshot_first``: a snapshot is due behind the first item.
+    ``held`` chunks of it are still waiting for the consumer. Items before number ``isolate_before`` are each made
+    alone: one of them may end its worker. ``snapshot_first``: a snapshot is due behind the first item.
     """
 
     lane: int
     branch: int
     shard: int
-    snapshot: bytes | None
-    skip: int
-    count: int
+    cursor: Cursor
     snapshot_first: bool = False
     held: int
     isolate_before: int
@@ -80,7 +78,7 @@ class Deal(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class StartDispatch(Epoch, Message):
-    """Begin the dispatched part after its first ``mark_position`` items, where ``mark_snapshot`` was taken.
+    """Begin the dispatched part at ``mark``, a cursor without items to drop.
 
     ``needed`` has, for each shard that goes on, the first of its items that it has not had. ``fail_at`` is a position
     that has ended dispatchers, and the error to raise in its place. Items before ``isolate_before`` are each made
@@ -88,8 +86,7 @@ class StartDispatch(Epoch, Message):
     """
 
     generation: int
-    mark_position: int
-    mark_snapshot: bytes | None
+    mark: Cursor
     needed: tuple[tuple[int, int], ...]
     isolate_before: int
     isolate_items: bool

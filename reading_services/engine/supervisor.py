@@ -32,10 +32,10 @@ from reading_services.engine.unfinished_calls import UnfinishedCalls
 from reading_services.engine.workers import DISPATCHER, Arrival, Worker, WorkerCounters, WorkerPool
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.limits import WorkerLimits
-from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
+from torchpipe.state import Cursor
 
 __all__ = ["Supervisor"]
 
@@ -141,15 +141,19 @@ class Supervisor:
     def begin_epoch(
         self,
         start: EpochStart,
-        positions: Sequence[ShardPosition],
+        cursors: Mapping[int, Cursor],
         entries: Mapping[int, LaneEntries] | None = None,
+        *,
+        snapshot_first: bool = False,
     ) -> None:
-        """Let workers produce ``positions``; the shards of this process go to them in turn, in all branches.
+        """Let workers produce the lanes of ``cursors``; the shards of this process go to them in turn, in all branches.
 
-        ``entries``: of each lane, where what items are made of is dealt."""
+        ``entries``: of each lane, where what items are made of is dealt. ``snapshot_first``: the first chunk of each is
+        of one item, behind which a snapshot is taken.
+        """
         with self._calls, self._lock:
             self._interrupted = False
-            self._lanes.begin_epoch(start, positions, entries or {})
+            self._lanes.begin_epoch(start, cursors, entries or {}, snapshot_first=snapshot_first)
             self._crew.begin_epoch()
             self._staffing.begin_epoch(self)
             self._stats.begin_epoch(self._crew)

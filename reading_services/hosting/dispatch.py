@@ -14,7 +14,7 @@ from reading_services.engine.messages import Backlog, Report, StartDispatch
 from reading_services.hosting.items import Images, unsendable
 from reading_services.hosting.reports import Reports
 from reading_services.hosting.shards import ProgressNote
-from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
+from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry
 from torchpipe.node.failures.failure import add_note
 from torchpipe.node.failures.remote_error import load_error
 from torchpipe.node.traits import DataPipe
@@ -58,8 +58,8 @@ class DispatchHost:
         """End the epoch before, and bring the source to its mark."""
         self.end()
         self.epoch = start
-        self._progress.skipping_to(0, start.mark_position)
-        at = DispatchStart(mark=Mark(start.mark_position, start.mark_snapshot), needed=dict(start.needed))
+        self._progress.skipping_to(0, start.mark.count)
+        at = DispatchStart(mark=start.mark, needed=dict(start.needed))
         with self._reports.of_warnings():
             try:
                 self._source = self._open(

@@ -15,7 +15,7 @@ from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.node.context import Trace
 from torchpipe.node.failures.failure import add_note
 from torchpipe.node.traits import DataPipe
-from torchpipe.state import Cursor, SnapshotPolicy
+from torchpipe.state import SnapshotPolicy
 
 __all__ = ["ProgressNote", "ShardHost", "Supply", "keep_sendable"]
 
@@ -110,7 +110,7 @@ class ShardHost:
         """Bring a shard to its cursor. None, or the chunk of one that cannot be started: its error."""
         epoch, supply = self.epoch, self.supply
         assert epoch is not None
-        self._progress.skipping_to(start.lane, start.count)
+        self._progress.skipping_to(start.lane, start.cursor.count)
         spec = epoch.spec(start.shard)
         self._install(None)
         with self._reports.of_warnings():
@@ -129,8 +129,7 @@ class ShardHost:
                     warn=self._reports.warning,
                     passing=(SystemExit, *self._passing),
                 )
-                cursor = Cursor(start.snapshot, start.skip)
-                shard.within(partial(shard.start, cursor, start.count, snapshot_first=start.snapshot_first))
+                shard.within(partial(shard.start, start.cursor, snapshot_first=start.snapshot_first))
                 self._check_wanted()
                 self._lanes[start.lane] = _Lane(shard, start.isolate_before, Images(shard.yields_new_tensors))
                 return None

@@ -16,10 +16,9 @@ from reading_services.processes.dispatch_link import Listener, RemoteSupply, Sup
 from reading_services.processes.dispatcher import Dispatcher
 from reading_services.processes.status_page import StatusPage
 from reading_services.processes.wire import Request, Stop
-from torchpipe.execution.dispatch import Mark
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.traits import DataPipe
-from torchpipe.state import SnapshotPolicy
+from torchpipe.state import Cursor, SnapshotPolicy
 
 
 @contextmanager
@@ -52,8 +51,7 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[tuple[str, Socke
                 num_shards=num_shards,
                 rank=0,
                 world_size=1,
-                mark_position=0,
-                mark_snapshot=None,
+                mark=Cursor(),
                 needed=tuple((shard, 0) for shard in range(num_shards)),
                 isolate_before=0,
                 isolate_items=False,
@@ -98,7 +96,7 @@ def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
             shards=[2],
             window=10,
         )
-        while isinstance(entry := second.take(2), Mark):
+        while isinstance(entry := second.take(2), Cursor):
             pass
         assert entry is None
         second.close()
@@ -123,7 +121,7 @@ def test_L4_a_worker_that_was_one_too_many_asks_once_more_for_a_shard_that_anoth
         making.wait()
         former.send(Request(generation=0, shard=7, items=1))
         asked.set()
-        while isinstance(entry := new.take(7), Mark):
+        while isinstance(entry := new.take(7), Cursor):
             pass
         assert entry is not None
         assert entry[0] == 7

@@ -12,7 +12,6 @@ from reading_services.engine.ledger import ShardLedger
 from reading_services.engine.messages import ShardStart
 from reading_services.engine.workers import Arrival
 from tests.tries import tries
-from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
 
@@ -22,8 +21,12 @@ def at(index: int) -> bytes:
 
 def resume(start: ShardStart) -> int:
     """The index of the item that a worker makes first: it goes to the snapshot and drops ``skip`` items."""
-    taken = 0 if start.snapshot is None else int(start.snapshot.split()[-1])
-    return taken + start.skip
+    taken = 0 if start.cursor.snapshot is None else int(start.cursor.snapshot.split()[-1])
+    return taken + start.cursor.skip
+
+
+def ledger_of(lane: int, cursor: Cursor, window: int) -> ShardLedger:
+    return ShardLedger(lane=lane, branch=0, shard=lane, window=window, cursor=cursor)
 
 
 class ShardMachine(RuleBasedStateMachine):
@@ -35,8 +38,8 @@ class ShardMachine(RuleBasedStateMachine):
     @initialize(window=st.integers(1, 6), count=st.integers(0, 4), snapshot=st.booleans(), length=st.integers(4, 40))
     def begin(self, window: int, count: int, snapshot: bool, length: int) -> None:
         self.window, self.length = window, length
-        cursor = Cursor(at(count), 0) if snapshot else Cursor(None, count)
-        self.ledger = ShardLedger.begin(ShardPosition(lane=2, shard=2, cursor=cursor, count=count), window)
+        cursor = Cursor(at(count), 0, count) if snapshot else Cursor(None, count)
+        self.ledger = ledger_of(2, cursor, window)
         self.delivered = self.arrived = count  # the next item that the consumer takes, and that main receives
         self.ready: deque[Arrival] = deque()
         self.in_hand = False
@@ -50,9 +53,9 @@ class ShardMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         start = self.ledger.restart()
         assert (start.lane, start.shard) == (2, 2)
-        assert resume(start) == start.count == self.arrived
+        assert resume(start) == start.cursor.count == self.arrived
         assert start.held == self.in_hand + len(self.ready)
-        self.made, self.ahead, self.alive, self.sent_end = start.count, start.held, True, False
+        self.made, self.ahead, self.alive, self.sent_end = start.cursor.count, start.held, True, False
 
     @precondition(lambda self: self.alive and self.ahead < self.window and not self.sent_end)
     @rule(items=st.integers(1, 4), snapshot=st.booleans())
@@ -134,7 +137,7 @@ TestShardLedger = ShardMachine.TestCase
 
 
 def test_a_chunk_in_hand_counts_for_the_window() -> None:
-    ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
+    ledger = ledger_of(0, Cursor(), 4)
     for _ in range(2):
         ledger.arrive(Arrival(count=3))
     assert ledger.restart().held == 2  # chunks, however many items they have
@@ -143,7 +146,7 @@ def test_a_chunk_in_hand_counts_for_the_window() -> None:
     assert ledger.release() == 1
     assert ledger.release() == 0  # once
     assert ledger.restart().held == 1
-    assert ledger.restart().count == 6
+    assert ledger.restart().cursor.count == 6
 
 
 def test_no_credit_is_given_for_a_shard_that_is_over() -> None:
@@ -152,7 +155,7 @@ def test_no_credit_is_given_for_a_shard_that_is_over() -> None:
         Arrival(count=2, error=ValueError("broken")),
         Arrival(error=ValueError("broken")),
     ):
-        ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
+        ledger = ledger_of(0, Cursor(), 4)
         ledger.arrive(last)
         assert ledger.take() is last
         assert ledger.release() == 0
@@ -160,14 +163,14 @@ def test_no_credit_is_given_for_a_shard_that_is_over() -> None:
 
 def test_an_error_in_place_of_an_item_does_not_exceed_the_window() -> None:
     """The supervisor puts one after a window that may be full: it is no chunk of a worker."""
-    ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 1)
+    ledger = ledger_of(0, Cursor(), 1)
     ledger.arrive(Arrival(count=1))
     ledger.arrive(Arrival(error=ValueError("died")))
     assert ledger.restart().held == 1
 
 
 def test_a_restart_says_which_items_are_suspect() -> None:
-    ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
+    ledger = ledger_of(0, Cursor(), 4)
     assert ledger.restart().isolate_before == 0
     ledger.isolate_before = 17
     assert ledger.restart().isolate_before == 17
@@ -175,7 +178,7 @@ def test_a_restart_says_which_items_are_suspect() -> None:
 
 def test_behind_an_error_nothing_counts_any_more() -> None:
     """What the worker had sent besides is on its way still: it must not come in the place of what was lost."""
-    ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
+    ledger = ledger_of(0, Cursor(), 4)
     ledger.arrive(Arrival(error=OSError("could not be mapped")))
     ledger.arrive(Arrival(count=3))
     assert ledger.count == 0

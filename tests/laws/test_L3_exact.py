@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
-from reading_services import MultiProcessingReadingService
+from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService, IterDataPipe
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
@@ -264,6 +265,37 @@ def test_where_items_are_made_ahead_in_this_process_nothing_is_touched() -> None
                 assert ahead.wait(60)
                 with pytest.raises(StateError, match="made ahead"):
                     running.state_dict(exact=True)
+        assert seen == expected
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_shards_of_a_rank_that_end_together_are_exact_at_every_position() -> None:
+    """They have made the next round before its first item is handed out."""
+
+    def made() -> DataLoader2[Any]:
+        graph = IterableWrapper(range(24)).shuffle(buffer_size=5).sharding_filter().map(listed).filter(Drawing())
+        inner = InProcessReadingService(policy=partial(SnapshotPolicy, every=5))
+        made = DataLoader2(
+            graph, reading_service=SequentialReadingService(DistributedReadingService(total_shards=2), inner)
+        )
+        made.seed(3)
+        return made
+
+    with made() as undisturbed:
+        expected = list(map(repr, undisturbed))
+    with made() as running, made() as other:
+        seen = list[str]()
+        for item in running:
+            seen.append(repr(item))
+            other.load_state_dict(running.state_dict(exact=True))
+            assert list(map(repr, other)) == expected[len(seen) :]
         assert seen == expected
 
 

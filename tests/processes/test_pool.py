@@ -25,6 +25,7 @@ from tests.laws.interrupts import Interrupt, Interrupter
 from tests.processes.rig import close_and_sleep, leave, sleep, sleep_deaf, wait_busy
 from torchpipe import SnapshotPolicy
 from torchpipe.iter import IterableWrapper
+from torchpipe.state import Cursor
 
 
 def pool_of(image: GraphImage | None = None, context: Any = None, **options: Any) -> ProcessPool:
@@ -58,7 +59,7 @@ def test_what_it_had_sent_is_told_before_its_end() -> None:
     pool = pool_of(image)
     worker = pool.open(0)
     assert [type(event) for event in wait_for(pool, Ready)] == [Ready]
-    start = ShardStart(lane=4, branch=0, shard=0, snapshot=None, skip=0, count=0, held=0, isolate_before=0)
+    start = ShardStart(lane=4, branch=0, shard=0, cursor=Cursor(), held=0, isolate_before=0)
     worker.begin(
         StartEpoch(
             generation=1,

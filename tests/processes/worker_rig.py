@@ -21,6 +21,7 @@ from tests.processes.memory_channel import MemoryChannel
 from torchpipe import SnapshotPolicy
 from torchpipe.node.failures.remote_error import load_error
 from torchpipe.node.traits import DataPipe
+from torchpipe.state import Cursor
 
 __all__ = [
     "WINDOW",
@@ -73,9 +74,7 @@ def shard(
         lane=number,
         branch=0,
         shard=number,
-        snapshot=snapshot,
-        skip=skip,
-        count=skip,
+        cursor=Cursor(snapshot, skip),
         held=held,
         isolate_before=isolate_before,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.tries import tries
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
-from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
+from torchpipe.execution.merge import MergeIterator, Merges, ShardProvider
 from torchpipe.execution.part import Part
 from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.shard import Chunk
@@ -24,15 +25,14 @@ from torchpipe.state.rotation import Rotation
 class Chunks(ShardProvider):
     """Shard s has the items (s, 0), (s, 1) ... (s, lengths[s] - 1), in chunks of ``sizes``, some with a snapshot."""
 
-    def __init__(self, lengths: list[int], sizes: list[int], positions: list[ShardPosition]) -> None:
+    def __init__(self, lengths: list[int], sizes: list[int], cursors: Mapping[int, Cursor]) -> None:
         self._lengths = lengths
         self._sizes = sizes
         self._at = {}
-        for position in positions:
-            snapshot = position.cursor.snapshot
-            start = 0 if snapshot is None else decode(snapshot)["at"]
-            assert start + position.cursor.skip == position.count, "the cursor does not lead to its count"
-            self._at[position.lane] = position.count
+        for lane, cursor in cursors.items():
+            start = 0 if cursor.snapshot is None else decode(cursor.snapshot)["at"]
+            assert start + cursor.skip == cursor.count, "the cursor does not lead to its count"
+            self._at[lane] = cursor.count
         self._pulls = 0
 
     def pull(self, lane: int) -> Chunk:
@@ -53,7 +53,7 @@ def merged(
 ) -> MergeIterator:
     node = IterableWrapper([])
     start = EpochStart(seed=0, epoch=0, num_shards=len(lengths), part=part, rounds=rounds)
-    merges = Merges(lambda positions: Chunks(lengths, sizes, positions))
+    merges = Merges(lambda cursors: Chunks(lengths, sizes, cursors))
     kind = MergeIterator if rounds in (None, Uneven.PAD) else RoundsMerge
     iterator = kind(node, Context.for_graph(node, seed=0), start, merges)
     if state is not None:

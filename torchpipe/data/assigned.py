@@ -26,7 +26,6 @@ from torchpipe.data.order.sampling import Order
 from torchpipe.data.workers import Dealing
 from torchpipe.errors import IteratorInvalidated, StateError, add_note, raise_error_of
 from torchpipe.execution.clock import Clock
-from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.state import Cursor
@@ -35,27 +34,23 @@ from torchpipe.stats import MergeStats
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["AssignedBatches", "ending_what_fails", "lane_positions"]
+__all__ = ["AssignedBatches", "ending_what_fails", "lane_cursors"]
 
 _LOOK_S = 1.0
 _MOST_AHEAD = 4096  # batches that are dealt to a worker and not back
 
 
-def lane_positions(lanes: int, saved: list[Any] | None) -> list[ShardPosition]:
+def lane_cursors(lanes: int, saved: list[Any] | None) -> list[Cursor]:
     """Where each worker begins: at the start, or, of one that has a state of its own, where its cursor stands."""
     if saved is None:
-        return [ShardPosition(shard=lane, lane=lane, cursor=Cursor(), count=0) for lane in range(lanes)]
-    cursors = [Cursor.from_state(item) for item in saved]
-    if len(cursors) != lanes or any(cursor is None for cursor in cursors):
+        return [Cursor()] * lanes
+    cursors = [cursor for item in saved if (cursor := Cursor.from_state(item)) is not None]
+    if not len(cursors) == len(saved) == lanes:
         raise StateError(
-            f"the state has the states of {len(cursors)} workers (worker_seeding='torch', or a dataset with a "
+            f"the state has the states of {len(saved)} workers (worker_seeding='torch', or a dataset with a "
             f"state_dict of its own), and this loader has num_workers={lanes}: load it with as many"
         )
-    return [
-        ShardPosition(shard=lane, lane=lane, cursor=cursor, count=cursor.count)
-        for lane, cursor in enumerate(cursors)
-        if cursor is not None
-    ]
+    return cursors
 
 
 @contextmanager
@@ -109,7 +104,7 @@ class AssignedBatches(Batches):
 
     ``position`` is what :meth:`position` gave, or empty. ``done`` in it: batches from ``order.number`` on that were
     handed out before, though an earlier one was not; ``again``: of each lane, the entries that the cursor of
-    ``positions`` skips, and that ``workers`` have been dealt.
+    ``cursors`` skips, and that ``workers`` have been dealt.
     """
 
     def __init__(
@@ -118,7 +113,7 @@ class AssignedBatches(Batches):
         order: Order,
         workers: Dealing,
         position: dict[str, Any],
-        positions: list[ShardPosition] | None = None,
+        cursors: list[Cursor] | None = None,
     ) -> None:
         self.clock = Clock()
         self._steps = Steps(loader)
@@ -141,7 +136,7 @@ class AssignedBatches(Batches):
         self._delivered = _Delivered(
             order.number,
             frozenset(position.get("done", ())),
-            None if positions is None else tuple(item.cursor for item in positions),
+            None if cursors is None else tuple(cursors),
             tuple(map(tuple, position.get("again") or [()] * lanes)),
         )
         self._failed: int | None = None  # the batch that was handed out last, if it has raised: it is not yet past

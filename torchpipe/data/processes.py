@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from torchpipe.data.assigned import AssignedBatches, ending_what_fails, lane_positions
+from torchpipe.data.assigned import AssignedBatches, ending_what_fails, lane_cursors
 from torchpipe.data.fetch import Fetch
 from torchpipe.data.nodes import FetchAssigned, InitWorker
 from torchpipe.data.order.sampling import Order
@@ -48,7 +48,7 @@ def begin_assigned(
     position = position or {}
     kept = None if loader._lanes is None else [cursor.to_state() for cursor in loader._lanes]
     loader._lanes = None
-    positions = lane_positions(lanes, position.get("lanes", kept))
+    cursors = lane_cursors(lanes, position.get("lanes", kept))
     pool = loader._pool
     if pool is None:
         engine = _engine()
@@ -76,10 +76,10 @@ def begin_assigned(
     pool.measure_nodes(loader.measuring)
     start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
     with ending_what_fails(pool, keeps=loader.persistent_workers):
-        pool.begin(start, positions, stateless=graph.stateless, again=position.get("again"))
+        pool.begin(start, cursors, stateless=graph.stateless, again=position.get("again"))
         if fetch.by_sample:
             return SharedBatches(loader, order, pool, position)
-        return AssignedBatches(loader, order, pool, position, None if graph.stateless else positions)
+        return AssignedBatches(loader, order, pool, position, None if graph.stateless else cursors)
 
 
 def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:

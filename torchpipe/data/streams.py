@@ -5,6 +5,7 @@ Runs in the user's process.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
@@ -14,11 +15,12 @@ from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, s
 from torchpipe.data.nodes import InitWorker
 from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, ranks_of
-from torchpipe.execution.provider import ShardPosition, ShardProvider
+from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
+from torchpipe.state import Cursor
 from torchpipe.state.rotation import Rotation
 
 if TYPE_CHECKING:
@@ -92,8 +94,8 @@ def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> 
 class _InTheProcessStates(InProcessReadingService):
     """The dataset draws from the process's own random states, as with torch's loader."""
 
-    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
-        return self._start_local_shards(start, positions, manage_random=False)
+    def _start_shards(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> ShardProvider:
+        return self._start_local_shards(start, cursors, manage_random=False)
 
     def _manages_random(self) -> bool:
         return False

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.thread_batches import THREAD_NAME, WorkerStart
 from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.execution.epoch import WorkerInfo
-from torchpipe.execution.provider import ShardPosition, ShardProvider
+from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, Shard
@@ -142,29 +142,28 @@ class ThreadReadingService(ShardedReadingService):
     def _service_figures(self) -> ServiceFigures:
         return ServiceFigures(workers=len(self._beginnings), method="thread", processes=self._times.processes())
 
-    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+    def _start_shards(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> ShardProvider:
         self._times.begin_epoch()
         users = not isinstance(self._beginnings[0].dataset, IterDataPipe)
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy.never if users else SnapshotPolicy
         producers = {}
         generators = [BatchGenerators() for _ in self._beginnings]
-        for position in positions:
-            spec = start.spec(position.shard)
-            thread = position.shard % len(generators)
+        for lane, cursor in cursors.items():
+            branch, number = start.branch_and_shard(lane)
+            spec = start.spec(number)
+            thread = number % len(generators)
             trace = self._measured().trace_shard() if self.measuring else None
             shard = Shard(
                 self._graphs.of(spec),
                 spec,
-                branch=position.branch,
+                branch=branch,
                 policy=policy,
                 manage_random=False,
                 trace=trace,
                 on_left_out=partial(self._tell_left_out, spec.shard),
             )
             self._measured().follow(shard)
-            producers[position.lane] = _Producer(
-                shard, position, start, generators[thread], partial(self._times.during, thread)
-            )
+            producers[lane] = _Producer(shard, cursor, start, generators[thread], partial(self._times.during, thread))
         begins = [partial(beginning, drawn) for beginning, drawn in zip(self._beginnings, generators)]
         return ThreadShards(producers, CallThreads(THREAD_NAME, begins), window=self._window, timeout_s=self._timeout_s)
 
@@ -175,18 +174,18 @@ class _Producer:
     def __init__(
         self,
         shard: Shard,
-        position: ShardPosition,
+        cursor: Cursor,
         start: EpochStart,
         generators: BatchGenerators,
         during: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._shard = shard
-        self._position = position
+        self._cursor = cursor
         self._start = start
         self._generators = generators
         self._during = during
         self._begun = False
-        self.number = position.shard
+        self.number = shard.spec.shard
 
     def produce(self) -> Chunk:
         """The next item."""
@@ -196,8 +195,8 @@ class _Producer:
     def _produce(self) -> Chunk:
         if not self._begun:
             self._begun = True
-            cursor = self._position.cursor
-            self._shard.start(Cursor(cursor.snapshot, 0), self._position.count - cursor.skip)
+            cursor = self._cursor
+            self._shard.start(Cursor(cursor.snapshot, 0, cursor.count - cursor.skip))
             for _ in range(cursor.skip):
                 chunk = self._next()
                 if not chunk.items or chunk.error is not None:

@@ -13,12 +13,11 @@ from typing import Any, Protocol
 
 from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.execution.limits import WorkerLimits
-from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn
 from torchpipe.node.traits import DataPipe
-from torchpipe.state import SnapshotPolicy
+from torchpipe.state import Cursor, SnapshotPolicy
 from torchpipe.stats import Budget
 
 __all__ = ["AssignedWorkers", "Dealing", "WorkerEngine", "WorkerMethod"]
@@ -70,7 +69,7 @@ class AssignedWorkers(Dealing, Protocol):
     def begin(
         self,
         start: EpochStart,
-        positions: list[ShardPosition],
+        cursors: Sequence[Cursor],
         *,
         stateless: bool,
         again: Sequence[Sequence[Any]] | None = None,

@@ -33,7 +33,6 @@ __all__ = [
     "Dispatched",
     "DispatchedIterator",
     "Entry",
-    "Mark",
     "dispatch_start",
 ]
 
@@ -41,16 +40,8 @@ __all__ = [
 _KEY = "dealt"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """After the source's first ``position`` items stands ``snapshot`` (None: the start of the epoch)."""
-
-    position: int
-    snapshot: bytes | None
-
-
-Entry: TypeAlias = "tuple[Any] | Mark"
-"""An item, alone in a tuple, or a mark after the items before it."""
+Entry: TypeAlias = tuple[Any] | Cursor
+"""An item, alone in a tuple, or a mark: a cursor of the source after the items before it, with none to drop."""
 
 
 class DispatchSupply(ABC):
@@ -86,12 +77,12 @@ class DispatchedIterator(NodeIterator[Any]):
         super().__init__(node, context)
         self._supply = supply
         self._taken = 0
-        self._mark = Mark(0, None)
+        self._mark = Cursor()
 
     def get_state(self) -> dict[str, Any]:
         mark, taken = self._mark, self._taken
-        since = taken - _dispatched_before(mark.position, self._shards, self.context.local_shard)
-        return {_KEY: Cursor(mark.snapshot, since, taken), "position": mark.position}
+        since = taken - _dispatched_before(mark.count, self._shards, self.context.local_shard)
+        return {_KEY: Cursor(mark.snapshot, since, taken), "position": mark.count}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._taken, self._mark = _read(state, self._shards, self.context.local_shard)
@@ -104,7 +95,7 @@ class DispatchedIterator(NodeIterator[Any]):
     def run(self) -> Iterator[Any]:
         take, shard = self._supply.take, self.context.local_shard
         while (entry := take(shard)) is not None:
-            if isinstance(entry, Mark):
+            if isinstance(entry, Cursor):
                 self._mark = entry
             else:
                 self._taken += 1
@@ -115,14 +106,14 @@ class DispatchedIterator(NodeIterator[Any]):
 class DispatchStart:
     """Where the source begins, and, for each shard that goes on, the first of its items that it has not had."""
 
-    mark: Mark
+    mark: Cursor
     needed: Mapping[int, int]
 
 
 def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> DispatchStart:
     """Where the source has to begin so that every shard can go on from its own snapshot (None: from the start)."""
     needed: dict[int, int] = {}
-    marks = [Mark(0, None)]
+    marks = [Cursor()]
     for shard, snapshot in snapshots.items():
         state, taken = None if snapshot is None else _find(decode(snapshot, keep_opaque=True)), 0
         if state is not None:
@@ -133,7 +124,7 @@ def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> Di
     first = min(needed.values(), default=0)
     # The shard that has had least has passed only marks before its next item, and one of these is the newest allowed.
     return DispatchStart(
-        mark=max((mark for mark in marks if mark.position <= first), key=lambda mark: mark.position), needed=needed
+        mark=max((mark for mark in marks if mark.count <= first), key=lambda mark: mark.count), needed=needed
     )
 
 
@@ -160,7 +151,7 @@ def _dispatched_before(position: int, shards: int, shard: int) -> int:
     return (position - shard + shards - 1) // shards
 
 
-def _read(state: dict[str, Any], shards: int, shard: int) -> tuple[int, Mark]:
+def _read(state: dict[str, Any], shards: int, shard: int) -> tuple[int, Cursor]:
     """How many items the shard has had, and the mark after which it stands."""
     cursor, position = state[_KEY], stored_count(state, "position")
     if not isinstance(cursor, Cursor) or (cursor.snapshot is None) != (position == 0):
@@ -170,7 +161,7 @@ def _read(state: dict[str, Any], shards: int, shard: int) -> tuple[int, Mark]:
             f"the state is damaged: of {position} dispatched items, shard {shard} of {shards} cannot have had "
             f"{cursor.count - cursor.skip}. Use an older checkpoint"
         )
-    return cursor.count, Mark(position, cursor.snapshot)
+    return cursor.count, Cursor(cursor.snapshot, 0, position)
 
 
 class DispatchSource(DispatchSupply):
@@ -181,7 +172,7 @@ class DispatchSource(DispatchSupply):
     """
 
     def __init__(self, producer: Shard | None, num_shards: int, start: DispatchStart) -> None:
-        self.position = start.mark.position
+        self.position = start.mark.count
         self.over = False
         self.error: BaseException | None = None
         self.longest = 0
@@ -218,7 +209,7 @@ class DispatchSource(DispatchSupply):
             on_again=on_again,
             passing=passing,
         )
-        producer.within(lambda: producer.start(Cursor(start.mark.snapshot), start.mark.position))
+        producer.within(lambda: producer.start(start.mark))
         return cls(producer, spec.num_shards, start)
 
     @classmethod
@@ -245,7 +236,7 @@ class DispatchSource(DispatchSupply):
     def take_ready(self, shard: int, items: int) -> list[Entry]:
         """Of what has been dealt to ``shard``, up to ``items`` items and the marks around them."""
         ready, taken = self._ready[shard], list[Entry]()
-        while ready and (items or isinstance(ready[0], Mark)):
+        while ready and (items or isinstance(ready[0], Cursor)):
             items -= isinstance(ready[0], tuple)
             taken.append(ready.popleft())
         return taken
@@ -270,9 +261,9 @@ class DispatchSource(DispatchSupply):
                 self.longest = max(self.longest, len(self._ready[shard]))
             self.position += 1
         if chunk.snapshot is not None:
-            mark = Mark(self.position, chunk.snapshot)
+            mark = Cursor(chunk.snapshot, 0, self.position)
             for ready in self._ready.values():
-                if ready and isinstance(ready[-1], Mark):
+                if ready and isinstance(ready[-1], Cursor):
                     ready.pop()  # the newer one is as good
                 ready.append(mark)
         if chunk.ended:

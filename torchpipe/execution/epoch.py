@@ -50,6 +50,10 @@ class Epoch:
         """What the stream of ``shard`` depends on."""
         return ShardSpec(**self.fields, shard=shard)
 
+    def branch_and_shard(self, lane: int) -> tuple[int, int]:
+        """The branch and the shard that a lane is."""
+        return divmod(lane, self.num_shards)
+
     @property
     def per_rank(self) -> ShardSpec:
         """The same of what runs once on this rank: the main section, what is dispatched."""

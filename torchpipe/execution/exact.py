@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from torchpipe.errors import StateError
-from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import COMPRESSED, REPLAYS
 from torchpipe.state import Cursor, decode, encode
@@ -95,10 +94,9 @@ _KEEPS_NONE = (
 )
 
 
-def item_before(shard: int, cursor: Cursor) -> ShardPosition:
+def item_before(cursor: Cursor) -> Cursor:
     """Where the last item before ``cursor`` is next: who begins there makes it, and takes a snapshot behind it."""
-    before = Cursor(cursor.snapshot, cursor.skip - 1)
-    return ShardPosition(shard=shard, cursor=before, count=cursor.count - 1, lane=shard, snapshot_first=True)
+    return Cursor(cursor.snapshot, cursor.skip - 1, cursor.count - 1)
 
 
 def cursor_from(chunk: Chunk, shard: int, cursor: Cursor) -> Cursor:

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from itertools import takewhile
+from typing import Any
 
 from torchpipe.errors import GraphError, IteratorInvalidated, StateError, raise_error_of
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import EpochStart
-from torchpipe.execution.provider import AHEAD, ShardPosition, ShardProvider, StartShards
+from torchpipe.execution.provider import AHEAD, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
@@ -31,7 +32,7 @@ from torchpipe.state import Cursor
 from torchpipe.state.rotation import Rotation, turn_of
 from torchpipe.stats import MergeStats
 
-__all__ = ["CursorParts", "MergeIterator", "MergePosition", "Merges", "shards_in_turn"]
+__all__ = ["MergeIterator", "Merges", "Stretch"]
 
 
 class Merges:
@@ -64,22 +65,31 @@ class Merges:
         """The provider, started at the positions that all merges have when the first of them asks."""
         with self._lock:
             if self._provider is None:
-                positions = [position for merge in self._open for position in merge.positions()]
+                cursors = {lane: cursor for merge in self._open for lane, cursor in merge.cursors().items()}
                 for branch in set(range(self._branches)) - {merge.branch for merge in self._open}:
-                    positions += self._open[0].beginning_of(branch)
-                self._provider = self._start(positions)
+                    cursors |= self._open[0].beginning_of(branch)
+                self._provider = self._start(cursors)
             if self._interrupted:
                 self._provider.interrupt()
             return self._provider
 
-    def snapshot(self, lane: int, count: int) -> bytes | None:
-        """As :meth:`ShardProvider.snapshot`, between two pulls, from whichever thread these are."""
-        if self._provider is None:
-            raise StateError(AHEAD)
+    @contextmanager
+    def between_pulls(self) -> Iterator[None]:
+        """Meanwhile, nothing is pulled, from whichever thread."""
         with ExitStack() as stack:
             for merge in self._open:
                 stack.enter_context(merge.between_pulls())
-            return self._provider.snapshot(lane, count)
+            yield
+
+    def is_ahead(self, lane: int, count: int) -> bool:
+        """As :meth:`ShardProvider.is_ahead`."""
+        return self._provider is not None and self._provider.is_ahead(lane, count)
+
+    def snapshot(self, lane: int, count: int) -> bytes | None:
+        """As :meth:`ShardProvider.snapshot`, between two pulls."""
+        if self._provider is None:
+            raise StateError(AHEAD)
+        return self._provider.snapshot(lane, count)
 
     def interrupt(self) -> None:
         self._interrupted = True
@@ -99,34 +109,38 @@ class Merges:
 
 
 _ALL = 1 << 62
-CursorParts: TypeAlias = tuple[bytes | None, int, int]
-"""A shard's position: a snapshot, the items to drop after it, the items before all."""
 
 
 @dataclass(slots=True)
 class _Rest:
-    """What is at hand of a shard, and in no block. ``snapshots``: each after so many of the items."""
+    """What is at hand of a shard, and in no block. ``count`` items of the shard have come, these being the last;
+    ``marks``: the snapshots that came on the way.
+    """
 
+    count: int = 0
     items: list[Any] = field(default_factory=list)
-    snapshots: list[tuple[int, bytes]] = field(default_factory=list)
+    marks: list[Cursor] = field(default_factory=list)
     ended: bool = False
     error: BaseException | None = None  # after the items
     after: bytes | None = None  # where the next pass begins
 
     def add(self, chunk: Chunk) -> None:
         self.items = [*self.items, *chunk.items] if self.items else chunk.items
+        self.count += len(chunk.items)
         if chunk.ended:
             self.after = chunk.snapshot
         elif chunk.snapshot is not None:
-            self.snapshots.append((len(self.items), chunk.snapshot))
+            self.marks.append(Cursor(chunk.snapshot, 0, self.count))
         self.ended, self.error, chunk.error = chunk.ended, chunk.error, None
 
-    def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]]]:
-        """The first ``count`` items, and the snapshots on the way."""
+    def take_all(self) -> list[Any]:
+        taken, self.items = self.items, []
+        return taken
+
+    def take(self, count: int) -> list[Any]:
+        """The first ``count`` items."""
         taken, self.items = self.items[:count], self.items[count:]
-        snapshots = [(at, snapshot) for at, snapshot in self.snapshots if at <= count]
-        self.snapshots = [(at - count, snapshot) for at, snapshot in self.snapshots if at > count]
-        return taken, snapshots
+        return taken
 
     @property
     def open(self) -> bool:
@@ -134,59 +148,42 @@ class _Rest:
         return not self.ended and self.error is None
 
 
-@dataclass(frozen=True, slots=True)
-class MergePosition:
-    """Where the merge stands: before a block, after the items that have been popped from it.
+@dataclass(slots=True, eq=False)
+class Stretch:
+    """Items from ``begin`` on, of the shards of ``order`` in turn: how many have been taken tells where each stands.
 
-    One object, so that an interrupt leaves either the one before or the one after, whole.
+    ``marks``: of each in ``order``, the snapshots on the way; more may be added. ``block``: the items that are there,
+    the next one last, and how many there are of the stretch up to their end. It is replaced as a whole, so that an
+    interrupt leaves either the one before or the one after.
     """
 
-    cursors: list[CursorParts]  # of each shard, before the block
-    live: list[int]  # the shards in rotation
-    turn: int = 0  # whose item is next, as an index into the live ones
-    ragged: bool = False  # some have given more than the rounds say
-    in_turn: list[int] = field(default_factory=list)  # the shards that take turns in the block
-    block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
-    size: int = 0  # of the block, when it was full
-    snapshots: list[list[tuple[int, bytes]]] = field(default_factory=list)  # of the shards in turn, in the block
-    single_shard: bool = False  # all of the block is of the shard whose turn it is
+    begin: Rotation
+    order: Sequence[int]
+    marks: list[list[Cursor]]
+    block: tuple[list[Any], int]
 
     @property
     def taken(self) -> int:
-        """The number of items of the block that have been handed out."""
-        return self.size - len(self.block)
+        """The number of items that have been handed out."""
+        block, end = self.block
+        return end - len(block)
 
-    def after(self, taken: int) -> tuple[list[CursorParts], int, bool]:
-        """(cursors of all shards, the turn, True if they are ragged) after the first ``taken`` items of the block."""
-        cursors, among = list(self.cursors), len(self.in_turn)
-        for number, shard in enumerate(self.in_turn[:taken]):
-            items = -(-(taken - number) // among)
-            snapshot, skip, count = cursors[shard]
-            skip += items
-            for at, newer in self.snapshots[number]:
-                if at <= items:
-                    snapshot, skip = newer, items - at
-            cursors[shard] = (snapshot, skip, count + items)
-        if not self.ragged:
-            turns = min(1, taken) if self.single_shard else taken
-            return cursors, (self.turn + turns) % len(self.live) if self.live else 0, False
-        turn, ahead = turn_of([count for _, _, count in cursors], self.live)
-        return cursors, turn, any(ahead)
-
-    def rotation(self, taken: int, items_behind: int) -> Rotation:
-        """The same as a state."""
-        cursors, turn, ragged = self.after(taken)
-        return Rotation(tuple(Cursor(*parts) for parts in cursors), tuple(self.live), turn, ragged, items_behind)
-
-
-def shards_in_turn(cursors: list[CursorParts], live: list[int], turn: int, ragged: bool) -> tuple[list[int], int, bool]:
-    """(the shards in the order of their turns, whose turn it is, are some ahead of others). Those ahead wait."""
-    if not ragged:
-        return live[turn:] + live[:turn], turn, False
-    turn, ahead = turn_of([count for _, _, count in cursors], live)
-    if any(ahead):
-        return [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds], turn, True
-    return live[turn:] + live[:turn], turn, False
+    def at(self, taken: int) -> Rotation:
+        """Where the shards stand after the first ``taken`` items."""
+        begin, among = self.begin, len(self.order)
+        cursors, live = list(begin.cursors), begin.live
+        for number, shard in enumerate(self.order[:taken]):
+            cursor = cursors[shard]
+            count = cursor.count - (number - taken) // among
+            for mark in self.marks[number]:
+                if mark.count <= count:
+                    cursor = mark
+            cursors[shard] = cursor.after(count - cursor.count, None)
+        if begin.ragged:
+            return Rotation.after(cursors, live, begin.items_behind)
+        turns = taken if among == len(live) else min(taken, 1)  # out of order, a stretch is of one of several
+        turn = (begin.turn + turns) % len(live) if live else 0
+        return Rotation(tuple(cursors), live, turn, False, begin.items_behind)
 
 
 class MergeIterator(NodeIterator[Any]):
@@ -207,26 +204,24 @@ class MergeIterator(NodeIterator[Any]):
         self._total = start.num_shards
         self._first_lane = branch * start.num_shards
         self._merges = merges
-        shards = list(range(len(self._numbers)))
-        self._position = MergePosition([(None, 0, 0)] * len(shards), shards)
-        self._items_behind = 0  # another rank's shards have given so many more: they are left when all end
-        self._rests = [_Rest() for _ in shards]
-        self._between = True  # no block is being made, nor was that interrupted
+        self._rests = [_Rest() for _ in self._numbers]
+        self._marked = 0  # snapshots that came since the stretch began
+        self._stretch = self._from(Rotation.begin(len(self._numbers)))
         self._lock = threading.RLock()
         self.clock = Clock()
-        self._pull_s = [0.0] * len(shards)  # of each shard: how long it was waited for
+        self._pull_s = [0.0] * len(self._numbers)  # of each shard: how long it was waited for
         merges.join(self)
 
     @property
     def delivered(self) -> int:
         """The number of items handed out in this epoch, those before a restore included."""
-        position = self._position
-        return sum(count for _, _, count in position.cursors) + position.taken
+        stretch = self._stretch
+        return sum(stretch.begin.counts) + stretch.taken
 
     @property
     def block(self) -> list[Any]:
         """Items that are there, the next one last. To pop one is to be handed it."""
-        return self._position.block
+        return self._stretch.block[0]
 
     def between_pulls(self) -> AbstractContextManager[object]:
         """Meanwhile, nothing is pulled for it."""
@@ -237,42 +232,29 @@ class MergeIterator(NodeIterator[Any]):
             return super().state_dict()
 
     def state_later(self) -> Callable[[], dict[str, Any]]:
-        position, items_behind = self._position, self._items_behind
-        taken = position.taken
-        return lambda: position.rotation(taken, items_behind).to_state()
+        stretch, taken = self._stretch, self._stretch.taken
+        return lambda: stretch.at(taken).to_state()
 
     def get_state(self) -> dict[str, Any]:
-        position = self._position
-        return position.rotation(position.taken, self._items_behind).to_state()
+        stretch = self._stretch
+        return stretch.at(stretch.taken).to_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         rotation = Rotation.from_state(state, len(self._rests))
         announce_replays((cursor, cursor.count) for cursor in rotation.cursors)
-        cursors: list[CursorParts] = [(cursor.snapshot, cursor.skip, cursor.count) for cursor in rotation.cursors]
-        self._position = MergePosition(cursors, list(rotation.live), rotation.turn, rotation.ragged)
-        self._items_behind = rotation.items_behind
+        for rest, cursor in zip(self._rests, rotation.cursors):
+            rest.count = cursor.count
+        self._stretch = self._from(rotation)
 
-    def positions(self) -> list[ShardPosition]:
-        """Where the shards that go on have to start. Only before the first item."""
-        at = self._position
-        return [
-            ShardPosition(
-                shard=self._numbers[index],
-                cursor=Cursor(snapshot, skip),
-                count=count,
-                branch=self.branch,
-                lane=self._lane(index),
-            )
-            for index, (snapshot, skip, count) in ((index, at.cursors[index]) for index in at.live)
-        ]
+    def cursors(self) -> dict[int, Cursor]:
+        """Where the lanes that go on have to start. Only before the first item."""
+        begin = self._stretch.begin
+        return {self._lane(index): begin.cursors[index] for index in begin.live}
 
-    def beginning_of(self, branch: int) -> list[ShardPosition]:
-        """Where the shards of another branch have to start, from which nobody has read yet."""
+    def beginning_of(self, branch: int) -> dict[int, Cursor]:
+        """Where the lanes of another branch have to start, from which nobody has read yet."""
         first = branch * self._total
-        return [
-            ShardPosition(shard=number, cursor=Cursor(None, 0), count=0, branch=branch, lane=first + number)
-            for number in self._numbers
-        ]
+        return {first + number: Cursor() for number in self._numbers}
 
     def between(self) -> list[Cursor] | None:
         """Where the next pass over each shard begins, all having ended; None: at the start, or nobody knows."""
@@ -292,42 +274,62 @@ class MergeIterator(NodeIterator[Any]):
                 if self.is_closed:  # by another thread, between two blocks
                     raise IteratorInvalidated("the epoch was ended from another thread while it was being read")
                 clock.begin_wait()
-                self._between = False
-                position = self._next_position(provider)
-                self._position = position  # until here, the state is that after the block before
-                self._between = True
-                clock.end_wait(position.size)
-            block = position.block
+                stretch, block = self._next(provider)
+                stretch.block = block, stretch.block[1] + len(block)  # until here, the state is that after the last one
+                self._stretch = stretch
+                clock.end_wait(len(block))
             if not block:
                 return
             pop = block.pop
             while block:
                 yield pop()
 
-    def _next_position(self, provider: ShardProvider) -> MergePosition:
-        """After the block, with a new one of what is at hand; if nothing is, of the chunk that is pulled for it."""
-        cursors, turn, ragged = self._position.after(self._position.size)
-        live = list(self._position.live)
-        while live:
-            in_turn, turn, ragged = shards_in_turn(cursors, live, turn, ragged)
-            rest = self._rests[in_turn[0]]
+    def _from(self, begin: Rotation, order: Sequence[int] | None = None) -> Stretch:
+        """A stretch that begins there; in the order of turns, unless another is given."""
+        if begin.ragged:
+            begin = Rotation.after(begin.cursors, begin.live, begin.items_behind)
+        if order is None:
+            order = begin.live[begin.turn :] + begin.live[: begin.turn]
+        if begin.ragged:  # those ahead wait
+            turn, ahead = turn_of(begin.counts, begin.live)
+            order = [shard for shard, rounds in zip(begin.live[turn:], ahead[turn:]) if not rounds]
+        marks = []
+        for shard in order:
+            rest, count = self._rests[shard], begin.cursors[shard].count
+            rest.marks = [mark for mark in rest.marks if mark.count > count]  # another list: a stretch keeps its own
+            marks.append(rest.marks)
+        self._marked = 0
+        return Stretch(begin, order, marks, ([], 0))
+
+    def _next(self, provider: ShardProvider) -> tuple[Stretch, list[Any]]:
+        """What is at hand, the next item last, and the stretch that it goes on; if nothing is, of the chunk that is
+        pulled for it. What that costs does not depend on the number of shards, but where one ends or is ahead.
+        """
+        stretch = self._stretch
+        if stretch.begin.ragged or self._marked > len(stretch.order):  # older snapshots are let go of
+            stretch = self._from(stretch.at(stretch.block[1]))
+        while order := stretch.order:
+            end = stretch.block[1]
+            shard = order[end % len(order)]
+            rest = self._rests[shard]
             if rest.items:
-                return self._with_block(cursors, live, turn, ragged, in_turn)
+                return stretch, self._in_order(stretch, len(order) if stretch.begin.ragged else _ALL)
             if rest.error is not None:
                 raise_error_of(rest)
             if rest.ended:
-                live.remove(in_turn[0])
-                turn = turn % len(live) if live else 0
+                stretch = self._from(stretch.at(end).without(shard))
             else:
-                self._pull(provider, in_turn[:1])
-        return MergePosition(cursors, live)
+                self._pull(provider, shard)
+        return stretch, []
 
-    def _pull(self, provider: ShardProvider, shards: list[int]) -> None:
+    def _pull(self, provider: ShardProvider, shard: int) -> None:
         began = time.perf_counter()
-        lane, chunk = provider.pull_any([self._lane(shard) for shard in shards])
-        came = next(shard for shard in shards if self._lane(shard) == lane)
-        self._rests[came].add(chunk)
-        self._pull_s[came] += time.perf_counter() - began
+        self._add(shard, provider.pull(self._lane(shard)), began)
+
+    def _add(self, shard: int, chunk: Chunk, began: float) -> None:
+        self._rests[shard].add(chunk)
+        self._marked += chunk.snapshot is not None
+        self._pull_s[shard] += time.perf_counter() - began
 
     def left(self) -> tuple[int, bool]:
         """The number of items that are made and not handed out; are there no others? Called by the consumer.
@@ -335,29 +337,33 @@ class MergeIterator(NodeIterator[Any]):
         Shards with a single one are asked for more: whether that was the last one tells equal parts from others.
         """
         with self._lock:
-            provider, live = self._merges.provider(), self._position.live
+            provider, live = self._merges.provider(), self._stretch.begin.live
             for index in live:
                 rest = self._rests[index]
                 while rest.open and len(rest.items) < 2:
-                    self._pull(provider, [index])
-            items = len(self._position.block) + sum(len(rest.items) for rest in self._rests)
+                    self._pull(provider, index)
+            items = len(self.block) + sum(len(rest.items) for rest in self._rests)
             return items, all(self._rests[index].ended for index in live)
 
-    def _with_block(
-        self, cursors: list[CursorParts], live: list[int], turn: int, ragged: bool, in_turn: list[int], most: int = _ALL
-    ) -> MergePosition:
-        """The position before a block of what is at hand, ``most`` items of it, in order and reversed."""
-        ready = [len(self._rests[shard].items) for shard in in_turn]
-        # Full rounds, and of one more round as many as come before the first shard that has nothing left
-        size = min(min(ready) * len(in_turn) + ready.index(min(ready)), most, len(in_turn) if ragged else most)
+    def _in_order(self, stretch: Stretch, most: int) -> list[Any]:
+        """``most`` items of what is at hand, in the order of turns and reversed."""
+        rests, order, end = self._rests, stretch.order, stretch.block[1]
+        among = len(order)
+        first = rests[order[end % among]]
+        if len(first.items) == 1 and (among == 1 or not rests[order[(end + 1) % among]].items):
+            return first.take_all()
+        turns = (rests[order[number % among]] for number in range(end, end + among))
+        ready = list(takewhile(lambda rest: rest.items, turns))
+        size = len(ready)
+        if size == among:  # Full rounds, and of one more round as many as come before the first that has nothing left
+            least = min(len(rest.items) for rest in ready)
+            size = least * among + next(number for number, rest in enumerate(ready) if len(rest.items) == least)
+        size = min(size, most)
         block: list[Any] = [None] * size
-        snapshots = []
-        for index, shard in enumerate(in_turn):
-            items, on_the_way = self._rests[shard].take(-(-(size - index) // len(in_turn)))
-            block[index :: len(in_turn)] = items
-            snapshots.append(on_the_way)
+        for number, rest in enumerate(ready[:size]):
+            block[number::among] = rest.take(-(-(size - number) // among))
         block.reverse()
-        return MergePosition(cursors, live, turn, ragged, in_turn, block, size, snapshots)
+        return block
 
     def stats(self) -> MergeStats:
         """How long it waited, for whom. Any thread."""

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from torchpipe.errors import StateError
 from torchpipe.execution.shard import Chunk
 from torchpipe.state import Cursor
 
-__all__ = ["AHEAD", "ShardPosition", "ShardProvider", "StartShards"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardPosition:
-    """Where a shard of a branch is to start: ``count`` items of it are before ``cursor``. ``snapshot_first``: its first
-    chunk is of one item, behind which it takes a snapshot.
-    """
-
-    shard: int
-    cursor: Cursor
-    count: int
-    branch: int = 0
-    lane: int
-    snapshot_first: bool = False
+__all__ = ["AHEAD", "ShardProvider", "StartShards"]
 
 
 class ShardProvider(ABC):
@@ -43,6 +28,10 @@ class ShardProvider(ABC):
     def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
         """(a lane, its next chunk) of whichever of ``lanes`` has one first, as :meth:`pull`."""
         return lanes[0], self.pull(lanes[0])
+
+    def is_ahead(self, lane: int, count: int) -> bool:
+        """True if ``lane`` has been pulled in this thread beyond ``count`` items."""
+        return False
 
     def snapshot(self, lane: int, count: int) -> bytes | None:
         """Of ``lane``, which stands after ``count`` items; None where nothing but all of them, made again, leads there.
@@ -67,4 +56,5 @@ AHEAD = (
 )
 """Why a lane does not stand where it was asked for."""
 
-StartShards: TypeAlias = Callable[[list[ShardPosition]], ShardProvider]
+StartShards: TypeAlias = Callable[[Mapping[int, Cursor]], ShardProvider]
+"""Produces the lanes that are named from their cursors on."""

@@ -19,11 +19,11 @@ from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning, StateError
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
-from torchpipe.execution.exact import check_exact, made_exact, no_exact
+from torchpipe.execution.exact import check_exact, cursor_from, item_before, made_exact, no_exact
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
-from torchpipe.execution.provider import ShardPosition, ShardProvider
+from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.service_figures import EventLog, ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
@@ -154,7 +154,7 @@ class ShardedReadingService(ReadingServiceInterface):
         return self._stream(start, self._main_root(self.plan.root), self._merges, trace)
 
     def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
-        graphs = ShardGraphs(beside_the_loop(self._graphs.branches), self._init_fn, self._reset_fn)
+        graphs = self._graphs_beside()
         begin = partial(self._start_local_shards, start, graphs=graphs, substitutes_of=substitutes_of)
         root = self.plan.root
         while root not in self.plan.cuts and not traits_of(root).alters_stream:  # it moves items, to a device say
@@ -212,21 +212,39 @@ class ShardedReadingService(ReadingServiceInterface):
         return position
 
     def _exact_cursors(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> dict[int, Cursor]:
-        """Cursors of the same positions, by the numbers of shards, that drop nothing. Raises: StateError."""
+        """Cursors of the same positions, by the numbers of shards, that drop nothing. Raises: StateError.
+
+        A shard that stands there is asked. One that has had to make its next item already (shards that end together,
+        ranks that agree) goes on as it is, and another beside it makes the last item before again, as in a resume.
+        """
         if self._merges is None:
             raise StateError(
                 "no loop has begun, so that in this process nothing stands at the position: take an item first, or "
                 "ask a loader with worker processes"
             )
-        made = dict(cursors)
-        for shard, cursor in cursors.items():
-            try:
-                snapshot = self._merges.snapshot(shard, cursor.count)
-            except StateError as error:
-                raise no_exact(shard, cursor.count, str(error)) from error
-            if snapshot is not None:
-                made[shard] = Cursor(snapshot, 0, cursor.count)
+        made, merges = dict(cursors), self._merges
+        with merges.between_pulls():
+            for shard, cursor in cursors.items():
+                try:
+                    if self._manages_random() and merges.is_ahead(shard, cursor.count):
+                        made[shard] = self._made_beside(start, shard, cursor)
+                    elif (snapshot := merges.snapshot(shard, cursor.count)) is not None:
+                        made[shard] = Cursor(snapshot, 0, cursor.count)
+                except StateError as error:
+                    raise no_exact(shard, cursor.count, str(error)) from error
         return made
+
+    def _graphs_beside(self) -> ShardGraphs:
+        return ShardGraphs(beside_the_loop(self._graphs.branches), self._init_fn, self._reset_fn)
+
+    def _made_beside(self, start: EpochStart, shard: int, cursor: Cursor) -> Cursor:
+        graphs = self._graphs_beside()
+        before = {shard: item_before(cursor)}
+        provider = self._start_local_shards(start, before, graphs=graphs, snapshot_first=True)
+        try:
+            return cursor_from(provider.pull(shard), shard, cursor)
+        finally:
+            provider.close()
 
     def _manages_random(self) -> bool:
         """True if each shard has global random states of its own."""
@@ -241,26 +259,28 @@ class ShardedReadingService(ReadingServiceInterface):
         return False
 
     @abstractmethod
-    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+    def _start_shards(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> ShardProvider:
         """Begin to produce the given shards."""
 
     def _start_local_shards(
         self,
         start: EpochStart,
-        positions: list[ShardPosition],
+        cursors: Mapping[int, Cursor],
         *,
         manage_random: bool = True,
+        snapshot_first: bool = False,
         graphs: ShardGraphs | None = None,
         substitutes_of: SubstitutesOf | None = None,
     ) -> ShardProvider:
         """Produce the shards in this process. ``graphs``: for an epoch beside the service's own."""
         plan, source, measured, own = self.plan, None, self._measured(), graphs is None
-        if plan.dispatch is not None and positions:
-            snapshots = {item.shard: item.cursor.snapshot for item in positions if item.branch == plan.dispatch_branch}
+        if plan.dispatch is not None and cursors:
+            lanes = [(lane, *start.branch_and_shard(lane)) for lane in cursors]
+            dealt = {shard: cursors[lane].snapshot for lane, branch, shard in lanes if branch == plan.dispatch_branch}
             source = DispatchSource.open(
                 plan.dispatch,
-                start.spec(positions[0].shard),
-                dispatch_start(snapshots, start.num_shards),
+                start.spec(0),
+                dispatch_start(dealt, start.num_shards),
                 policy=self._policy,
                 manage_random=manage_random,
                 trace=measured.trace_shard(dispatching=True) if self.measuring and own else None,
@@ -286,7 +306,7 @@ class ShardedReadingService(ReadingServiceInterface):
                 measured.follow(made)
             return made
 
-        return LocalShards(shard, start, positions, source, *self._local_chunk)
+        return LocalShards(shard, start, cursors, source, *self._local_chunk, snapshot_first=snapshot_first)
 
 
 def _kind_of_merge(start: EpochStart) -> type[MergeIterator]:
@@ -394,8 +414,8 @@ class InProcessReadingService(ShardedReadingService):
     def _threads_in_main(self) -> bool:
         return self._prefetch_cnt > 0
 
-    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
-        return self._start_local_shards(start, positions, manage_random=self._manages_random())
+    def _start_shards(self, start: EpochStart, cursors: Mapping[int, Cursor]) -> ShardProvider:
+        return self._start_local_shards(start, cursors, manage_random=self._manages_random())
 
     def _manages_random(self) -> bool:
         return self._prefetch_cnt == 0
@@ -410,20 +430,21 @@ class LocalShards(ShardProvider):
         self,
         make: Callable[[ShardSpec, int], Shard],
         start: EpochStart,
-        positions: list[ShardPosition],
+        cursors: Mapping[int, Cursor],
         source: DispatchSource | None,
         most: int = 1,
         seconds: float = 0.0,
+        *,
+        snapshot_first: bool = False,
     ) -> None:
         self._most, self._seconds = most, seconds
         self._shards: dict[int, Shard] = {}
         self._source = source
         try:
-            for position in positions:
-                shard = self._shards[position.lane] = make(start.spec(position.shard), position.branch)
-                shard.within(
-                    partial(shard.start, position.cursor, position.count, snapshot_first=position.snapshot_first)
-                )
+            for lane, cursor in cursors.items():
+                branch, number = start.branch_and_shard(lane)
+                shard = self._shards[lane] = make(start.spec(number), branch)
+                shard.within(partial(shard.start, cursor, snapshot_first=snapshot_first))
         except BaseException:
             self.close()
             raise
@@ -434,6 +455,9 @@ class LocalShards(ShardProvider):
         if chunk.notice is not None:
             warn_user(chunk.notice, ReplayWarning)
         return chunk
+
+    def is_ahead(self, lane: int, count: int) -> bool:
+        return lane in self._shards and self._shards[lane].produced > count
 
     def snapshot(self, lane: int, count: int) -> bytes | None:
         shard = self._shards.get(lane)

@@ -5,12 +5,16 @@ Runs in the consumer's process.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from torchpipe.errors import RankError, raise_error_of
 from torchpipe.execution.epoch import EpochStart, LeftOver, Uneven, no_item
-from torchpipe.execution.merge import CursorParts, MergeIterator, MergePosition, Merges, shards_in_turn
+from torchpipe.execution.merge import MergeIterator, Merges, Stretch
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.node.context import Context
 from torchpipe.node.traits import DataPipe
+from torchpipe.state.rotation import Rotation
 
 __all__ = ["RoundsMerge"]
 
@@ -26,34 +30,34 @@ class RoundsMerge(MergeIterator):
         self.left_over: LeftOver | None = None
         self.ended_first: list[int] = []  # the numbers of the shards that ended it
 
-    def _next_position(self, provider: ShardProvider) -> MergePosition:
-        position = self._position
-        cursors, turn, ragged = position.after(position.size)
-        live = list(position.live)
-        size = self._fill_rounds(provider, cursors, set(live)) - self._items_behind if live else 0
+    def _next(self, provider: ShardProvider) -> tuple[Stretch, list[Any]]:
+        at = self._stretch.at(self._stretch.block[1])
+        size = self._fill_rounds(provider, at) - at.items_behind if at.live else 0
         if size > 0:
-            in_turn, turn, ragged = shards_in_turn(cursors, live, turn, ragged)
-            return self._with_block(cursors, live, turn, ragged, in_turn, size)
-        if live:
-            self._note_left_over(cursors)
-        return MergePosition(cursors, live)
+            stretch = self._from(at)
+            return stretch, self._in_order(stretch, min(size, len(stretch.order)) if at.ragged else size)
+        if at.live:
+            self._note_left_over()
+        return self._from(replace(at, turn=0, ragged=False)), []
 
-    def _fill_rounds(self, provider: ShardProvider, cursors: list[CursorParts], live: set[int]) -> int:
+    def _fill_rounds(self, provider: ShardProvider, at: Rotation) -> int:
         """How many items are left in rounds that are whole, with more at hand than another rank is ahead, if there are.
 
         Raises: the error that stands in the place of an item of the first round that is not whole; RankError if only
         some shards have ended there, and that is not to be, or before their first item.
         """
+        live = set(at.live)
         while True:
-            ends = [count + len(rest.items) for (_, _, count), rest in zip(cursors, self._rests)]
+            ends = [rest.count for rest in self._rests]
             whole = min(ends)
-            left = sum(max(0, whole - count) for _, _, count in cursors)
+            left = sum(max(0, whole - cursor.count) for cursor in at.cursors)
             first = [shard for shard, end in enumerate(ends) if end == whole]
             more = [shard for shard in first if shard in live and self._rests[shard].open]
-            if left > self._items_behind:
+            if left > at.items_behind:
                 return left
+            for shard in more:
+                self._pull(provider, shard)
             if more:
-                self._pull(provider, more[:1])
                 continue
             for shard in first:
                 if self._rests[shard].error is not None:
@@ -69,8 +73,8 @@ class RoundsMerge(MergeIterator):
                 )
             return left
 
-    def _note_left_over(self, cursors: list[CursorParts]) -> None:
-        ends = [count + len(rest.items) for (_, _, count), rest in zip(cursors, self._rests)]
+    def _note_left_over(self) -> None:
+        ends = [rest.count for rest in self._rests]
         self.ended_first = [self._numbers[shard] for shard, end in enumerate(ends) if end == min(ends)]
         items, exact = self.left()
         if items or not exact:

@@ -143,11 +143,11 @@ class Shard:
         """What ``step`` returns, with the shard's global random states in place, if it has its own."""
         return step() if self._random is None else self._random.within(step)
 
-    def start(self, cursor: Cursor, position: int = 0, *, snapshot_first: bool = False) -> None:
-        """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it. With
-        ``snapshot_first`` a snapshot is due behind the first item, whatever the policy says.
+    def start(self, cursor: Cursor, *, snapshot_first: bool = False) -> None:
+        """Make the pass over the graph and go to ``cursor``. With ``snapshot_first`` a snapshot is due behind the first
+        item, whatever the policy says.
         """
-        spec = self.spec
+        spec, position = self.spec, cursor.count
         graph = self.graphs[self.branch]
         if self.reset_fn is not None:
             info = WorkerInfo(spec.num_shards, spec.shard)

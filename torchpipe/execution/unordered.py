@@ -5,10 +5,12 @@ Runs in the consumer's process.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
 from torchpipe.errors import raise_error_of
-from torchpipe.execution.merge import MergeIterator, MergePosition
+from torchpipe.execution.merge import MergeIterator, Stretch
 from torchpipe.execution.provider import ShardProvider
 
 __all__ = ["UnorderedMerge"]
@@ -17,20 +19,21 @@ __all__ = ["UnorderedMerge"]
 class UnorderedMerge(MergeIterator):
     """As its base, in the order in which items come. State: exact, though another run may take another order."""
 
-    def _next_position(self, provider: ShardProvider) -> MergePosition:
-        cursors, turn, _ = self._position.after(self._position.size)
-        live = list(self._position.live)
-        while live:
-            in_turn = live[turn:] + live[:turn]
+    def _next(self, provider: ShardProvider) -> tuple[Stretch, list[Any]]:
+        at = replace(self._stretch.at(self._stretch.block[1]), ragged=False)
+        while at.live:
+            in_turn = at.live[at.turn :] + at.live[: at.turn]
             first = next((shard for shard in in_turn if (rest := self._rests[shard]).items or not rest.open), None)
             if first is None:
-                self._pull(provider, in_turn)
+                began = time.perf_counter()
+                lane, chunk = provider.pull_any([self._lane(shard) for shard in in_turn])
+                self._add(next(shard for shard in in_turn if self._lane(shard) == lane), chunk, began)
                 continue
-            turn, rest = live.index(first), self._rests[first]
+            at, rest = replace(at, turn=at.live.index(first)), self._rests[first]
             if rest.items:
-                return replace(self._with_block(cursors, live, turn, False, [first]), single_shard=True)
+                stretch = self._from(at, [first])
+                return stretch, self._in_order(stretch, len(rest.items))
             if rest.error is not None:
                 raise_error_of(rest)
-            live.remove(first)
-            turn = turn % len(live) if live else 0
-        return MergePosition(cursors, live)
+            at = at.without(first)
+        return self._from(at), []

@@ -8,7 +8,7 @@ told by how many items each shard has given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchpipe.errors import StateError
@@ -57,6 +57,13 @@ class Rotation:
     def counts(self) -> list[int]:
         """How many items each shard has given."""
         return [cursor.count for cursor in self.cursors]
+
+    def without(self, shard: int) -> Rotation:
+        """The same when ``shard``, whose turn it is, has no more items."""
+        live = tuple(other for other in self.live if other != shard)
+        if self.ragged:
+            return Rotation.after(self.cursors, live, self.items_behind)
+        return replace(self, live=live, turn=self.turn % len(live) if live else 0)
 
     def for_ranks(self, ranks: int) -> list[Rotation]:
         """What is left to each of ``ranks``, who hosts every ``ranks``-th shard, numbered anew."""
