@@ -3,11 +3,13 @@ process."""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable
 
 from reading_services.engine.ledger import ShardLedger
 from reading_services.engine.messages import Backlog, Notice, Report, Skipped
 from reading_services.engine.workers import DISPATCHER, Worker, WorkerCounters
+from torchpipe import errors
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.node_figures import Made
 from torchpipe.execution.service_figures import EventLog, ServiceFigures
@@ -20,6 +22,12 @@ from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, MAKING, SENDI
 __all__ = ["WorkerStats"]
 
 _MUCH_GROWTH_BYTES = 512_000_000
+
+
+def _category(name: str) -> type[Warning]:
+    """The class of warnings of that name: one of Python's or of torchpipe's; UserWarning for another one."""
+    found = getattr(builtins, name, None) or getattr(errors, name, None)
+    return found if isinstance(found, type) and issubclass(found, Warning) else UserWarning
 
 
 class WorkerStats:
@@ -56,10 +64,10 @@ class WorkerStats:
         elif isinstance(report, Backlog):
             self.events.tell("growth", name, f"{report.items} dispatched items wait for one shard")
         elif isinstance(report, Notice):
-            replay = report.category == ReplayWarning.__name__
-            if replay:
+            category = _category(report.category)
+            if category is ReplayWarning:
                 self.events.tell("replay", name, report.text)
-            warn_user(report.text, ReplayWarning if replay else UserWarning)
+            warn_user(report.text, category)
 
     def read(
         self, workers: Iterable[Worker], ledgers: Iterable[ShardLedger], worker_of: Callable[[int], int]

@@ -44,9 +44,8 @@ class Reports:
 
     @contextmanager
     def of_warnings(self) -> Iterator[None]:
-        """All warnings of the ``with`` block become reports, also if it raises."""
+        """All warnings that this process shows in the ``with`` block become reports, also if it raises."""
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
             try:
                 yield
             finally:

@@ -23,6 +23,7 @@ from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator, refusing_misfits
+from torchpipe.node.tolerance import forget
 from torchpipe.node.traits import (
     DataPipe,
     goes_on,
@@ -291,6 +292,7 @@ class Shard:
                 raise
             words = getattr(self.graphs[self.branch], "item_words", ())
             add_position(error, self.spec.describe(first + len(items), *words))
+            forget(error)
             chunk.error = error
         finally:
             self.produced = first + len(items)

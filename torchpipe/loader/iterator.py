@@ -27,6 +27,7 @@ from torchpipe.loader.single_consumer import OneUser, Process, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.tolerance import forget
 from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats
 
@@ -235,7 +236,8 @@ class DataLoader2Iterator(Iterator[T_co]):
             if ends:
                 self._end()
             raise
-        except BaseException:
+        except BaseException as error:
+            forget(error)
             work.stop(finished=False)
             self._epochs.park(work, work.position, failed=True)
             raise

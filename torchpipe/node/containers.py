@@ -1,9 +1,9 @@
 """Look for objects inside the containers of an attribute, and replace them there. Runs in every process.
 
 Looked through are lists, tuples, named tuples, dicts, ordered and default dicts, deques, simple namespaces and
-dataclasses (other than functions), nested in each other. The search leaves a container after ``SHORT`` other things in
-a row, goes no deeper than ``DEEP`` levels and looks at ``MOST`` things, so that a list of a million file names costs
-microseconds.
+dataclasses (other than functions), nested in each other. The search leaves a container after ``SHORT`` things in a
+row that are nothing wanted and hold nothing wanted, goes no deeper than ``DEEP`` levels and looks at ``MOST`` things:
+a list of a million file names costs microseconds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _search(value: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[Any, li
         for item in levels[-1]:
             plain = type(item) in PLAIN  # isinstance() of a node's class takes ten times as long
             if not plain and wanted(item):
-                others[-1] = 0
+                others[:] = [0] * len(others)
                 yield item, around
                 continue
             others[-1] += 1

@@ -20,6 +20,7 @@ import torch
 
 from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError, TorchpipeError, add_note
+from torchpipe.node.ends import stream_of
 from torchpipe.node.ownership import Keeper, watched
 from torchpipe.node.traits import is_ours, node_name, traits_of
 from torchpipe.randomness.global_random import GlobalRandom
@@ -399,13 +400,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         return strides
 
     def _run(self) -> Iterator[T_co]:
-        stream = self.run()
-        if type(stream) in (map, filter):
-            raise TypeError(
-                f"run() of {type(self).__name__} returned a {type(stream).__name__} object, which ends in silence "
-                "where its function raises StopIteration: make it a generator, for item in ...: yield fn(item)"
-            )
-        return stream
+        return stream_of(self.run())
 
     def _traced(self, stream: Iterator[T_co]) -> Iterator[T_co]:
         trace = self.context.host.trace

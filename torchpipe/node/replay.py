@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import GraphError, StateError
 from torchpipe.node.announce import announce_replay
+from torchpipe.node.ends import stream_of
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.kept import Kept
@@ -127,7 +128,7 @@ class ReplayIterator(NodeIterator[Any]):
 
     def _open(self) -> Iterator[Any]:
         if self._iterator is None:
-            self._iterator = iter(self._copy)
+            self._iterator = stream_of(self._copy)
         return self._iterator
 
     def _stateful(self) -> Any:

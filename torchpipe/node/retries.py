@@ -20,7 +20,7 @@ import numpy as np
 
 from torchpipe.errors import add_note
 from torchpipe.node.private import with_state
-from torchpipe.node.tolerance import is_passed, text_of
+from torchpipe.node.tolerance import text_of
 from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import RandomStates
 from torchpipe.state.copying import copy_item, holds_mutable, used_up_in
@@ -111,7 +111,7 @@ class Retries:
                     _retried_by_caller.reset(outside)
 
             def is_retried(error: BaseException) -> bool:
-                if not isinstance(error, self.errors) or is_passed(error):
+                if not isinstance(error, self.errors):
                     return False
                 if used_up is not None:
                     add_note(

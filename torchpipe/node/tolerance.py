@@ -308,9 +308,10 @@ def arrived(error: Exception) -> _Left | None:
     return None if is_passed(error) else left
 
 
-def forget(error: Exception) -> None:
-    """What ``error`` stood for is noted: a function may raise the same exception for another item."""
+def forget(error: BaseException) -> None:
+    """Nothing is known of ``error`` any more: a function may raise the same exception again, for another item."""
     vars(error).pop(_LEFT, None)
+    vars(error).pop(_PASSED, None)
 
 
 def refuse(error: Exception, why: str) -> None:

@@ -62,6 +62,7 @@ __all__ = [
 ]
 
 _DEFAULTS = {name: value for name, value in vars(NodeProtocol).items() if not name.startswith("_")}
+_MAY_BE_PROPERTIES = ("by_index", "seeded", "yields_new_tensors")
 _OURS = ("torchpipe", "reading_services")
 _CALLS_PER_NODE = 7  # 5 to begin a pass over a node, the others for what is around it and within a user's own
 
@@ -142,6 +143,7 @@ def walk(root: DataPipe) -> list[DataPipe]:
     order: list[DataPipe] = []
     done: set[int] = set()
     open_nodes: set[int] = set()
+    _check_class(type(root))
     stack: list[tuple[DataPipe, Iterator[DataPipe]]] = [(root, iter(inputs_of(root)))]
     open_nodes.add(id(root))
     while stack:
@@ -150,6 +152,7 @@ def walk(root: DataPipe) -> list[DataPipe]:
             if id(child) in open_nodes:
                 raise GraphError(f"the graph has a cycle: {node_name(child)} is, through others, its own input")
             if id(child) not in done:
+                _check_class(type(child))
                 stack.append((child, iter(inputs_of(child))))
                 open_nodes.add(id(child))
                 _check_depth(len(stack))
@@ -161,6 +164,31 @@ def walk(root: DataPipe) -> list[DataPipe]:
             _check_output(node)
             order.append(node)
     return order
+
+
+def _check_class(cls: type) -> None:
+    """What a class says of its nodes is of the kind of the default, and what its nodes hold is in their ``__dict__``."""
+    for name, default in _DEFAULTS.items():
+        said = getattr(cls, name, default)
+        if said is not default and not _is_such(name, said, default):
+            raise GraphError(
+                f"{cls.__name__}.{name} is {said!r:.60}: what a node's class has of this name says how torchpipe runs "
+                f"it, and is {'a method' if callable(default) else f'like {default!r}'}. Give yours another name"
+            )
+    slots = {name for base in cls.__mro__ for name in vars(base).get("__slots__", ())} - {"__dict__", "__weakref__"}
+    if slots and not is_ours(cls.__module__):
+        raise GraphError(
+            f"{cls.__name__} has __slots__ ({', '.join(sorted(slots))}): a pass works on a copy of a node, which is made "
+            "of its __dict__. Leave __slots__ out"
+        )
+
+
+def _is_such(name: str, said: Any, default: Any) -> bool:
+    if callable(default):
+        return callable(said)
+    if name in _MAY_BE_PROPERTIES and isinstance(said, property):
+        return True
+    return isinstance(said, bool | None if default is None else type(default))
 
 
 def _check_depth(depth: int) -> None:

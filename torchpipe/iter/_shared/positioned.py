@@ -13,6 +13,7 @@ import torch
 from torchpipe.formats.storage.content import Content
 from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.formats.text import Lines
+from torchpipe.node.ends import stream_of
 from torchpipe.node.iterator import stored_count
 from torchpipe.node.traits import callable_name
 
@@ -41,7 +42,7 @@ def positioned(node: str, result: Any, fn: object) -> Any:
     own_iter = getattr(type(result), "__iter__", None)
     if own_iter is None or own_iter is Sequence.__iter__:
         return _Indexed(result)
-    return iter(result)
+    return stream_of(result)
 
 
 class _Indexed(Iterator[Any]):

@@ -20,6 +20,7 @@ from torchpipe.errors import StateError
 from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.ends import stream_of
 from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.node.kept import Kept
 from torchpipe.node.own_generators import OwnGenerators
@@ -258,7 +259,7 @@ class _IterableIterator(NodeIterator[T]):
             if once.taken:
                 raise RuntimeError(f"{self._read_once()}, and was read already")
             once.taken = True
-        return iter(self._iterable)
+        return stream_of(self._iterable)
 
     def _read_once(self) -> str:
         return (
