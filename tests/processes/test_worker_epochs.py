@@ -30,6 +30,7 @@ from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.failures.remote_error import load_error
 from torchpipe.randomness.seeds import SeedGenerator
+from torchpipe.state import Cursor
 
 Graph = IterDataPipe[Any]
 
@@ -135,7 +136,7 @@ def test_snapshots_and_skips_lead_to_the_same_place(rig: MakeRig, items_a_chunk:
         for skip in (0, 3):
             if taken_at + skip <= len(whole):
                 generation += 1
-                start = replace(shard(skip=skip, snapshot=snapshot), count=taken_at + skip)
+                start = replace(shard(), cursor=Cursor(snapshot, skip, taken_at + skip))
                 assert items_of(worker.run(epoch(start, generation=generation))) == whole[taken_at + skip :]
 
 

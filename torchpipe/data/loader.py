@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -160,6 +161,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         autotune: bool | Budget = False,
         fetch: FetchBy = "batches",
     ) -> None:
+        num_workers = operator.index(num_workers)  # numpy's, say, would go into what is computed of it
         check_arguments(
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
