@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe import IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe import DataLoader2, IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe.errors import GraphError
 from torchpipe.graph.plan import plan
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.fingerprint import describe_graph
@@ -98,3 +100,36 @@ def test_a_mixin_that_the_defaults_would_hide_is_refused() -> None:
         pass
 
     assert Heard.runs_in_main
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("base", [IterDataPipe, TorchIterDataPipe])
+def test_a_node_that_means_something_else_by_a_traits_name_is_refused(name: str, base: Any) -> None:
+    class Mine(base):
+        def __init__(self, source: Any) -> None:
+            self.source = source
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from self.source
+
+    default = getattr(NodeProtocol, name)
+    a_property = () if name in ("by_index", "seeded", "yields_new_tensors") else (property(lambda self: 1),)
+    for value in (lambda self: 1, {"what": "ever"}, 3, "a text", *a_property):
+        if isinstance(value, type(default)):
+            continue
+        setattr(Mine, name, value)
+        with pytest.raises(GraphError, match=rf"Mine\.{name} is .* Give yours another name"):
+            DataLoader2(Mine(IterableWrapper(range(4))))
+
+
+@pytest.mark.parametrize("base", [IterDataPipe, TorchIterDataPipe])
+def test_a_node_with_slots_is_refused(base: Any) -> None:
+    @dataclasses.dataclass(slots=True, eq=False)
+    class Mine(base):
+        count: int
+
+        def __iter__(self) -> Iterator[int]:
+            yield from range(self.count)
+
+    with pytest.raises(GraphError, match=r"Mine has __slots__ \(count\)"):
+        DataLoader2(Mine(3))

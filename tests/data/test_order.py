@@ -103,6 +103,32 @@ class Refills:
             yield batch
 
 
+class GivesIterators:
+    """Each batch is an iterator, which can be read once."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __iter__(self) -> Iterator[Any]:
+        return (map(int, [2 * place, 2 * place + 1]) for place in range(9))
+
+
+@pytest.mark.parametrize("measure", [False, True])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}])
+def test_a_batch_that_is_an_iterator_is_one_like_others(options: dict[str, Any], measure: bool) -> None:
+    def make() -> DataLoader[Any]:
+        sampler: Any = GivesIterators()
+        return DataLoader(list(range(18)), batch_sampler=sampler, collate_fn=list, measure=measure, **options)
+
+    expected = [[2 * place, 2 * place + 1] for place in range(9)]
+    running = make()
+    stream = iter(running)
+    assert [next(stream) for _ in range(3)] == expected[:3]
+    resumed = make()
+    resumed.load_state_dict(running.state_dict())
+    assert list(resumed) == list(stream) == expected[3:]
+
+
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}])
 @pytest.mark.parametrize("kind", ["list", "numpy numbers", "tensor", "array"])
 def test_a_batch_that_the_sampler_fills_again_is_not_lost(kind: str, options: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import types
 from collections.abc import Callable, Iterator
@@ -115,6 +116,14 @@ def test_L5_a_million_rows_are_not_walked() -> None:
     assert inputs_of(IterableWrapper([Row()] * 10**6)) == []
     assert inputs_of(IterableWrapper([("name", Row())] * 10**6)) == []
     assert len(looked_at) < 10 * SHORT
+
+
+@pytest.mark.parametrize("count", [SHORT - 10, 5 * SHORT])
+def test_as_many_pairs_as_there_are_hold_inputs(count: int) -> None:
+    for held in (Pair(1.0, source(1)), (1.0, source(1)), {"weight": (1.0, {}), "node": [source(1)]}):
+        node = Holder([copy.copy(held) for _ in range(count)])
+        assert len(list(found_in(node.held, lambda item: isinstance(item, IterDataPipe)))) == count
+    assert len(list(DataLoader2(Holder([(1.0, source(1)) for _ in range(count)])))) == count
 
 
 leaves = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.just("node"))

@@ -138,6 +138,55 @@ def test_L7_stopiteration_within_a_node_is_no_end(workers: int | None) -> None:
         list(loader)
 
 
+def first_word(text: str) -> str:
+    return next(word for word in text.split() if word)  # StopIteration for an empty text
+
+
+TEXTS = ["a b", "c", "", "d e"]
+
+
+class RunGivesMap(IterDataPipe[str]):
+    def iterate(self, context: Any) -> NodeIterator[str]:
+        return _RunGivesMap(self, context)
+
+
+class _RunGivesMap(NodeIterator[str]):
+    def run(self) -> Iterator[str]:
+        return map(first_word, TEXTS)
+
+
+class IterGivesMap(IterDataPipe[str]):
+    def __iter__(self) -> Iterator[str]:
+        return map(str.upper, filter(first_word, TEXTS))
+
+
+class Texts:
+    def __iter__(self) -> Iterator[str]:
+        return map(lambda one, other: one + first_word(other), TEXTS, TEXTS)
+
+
+def words_of(texts: list[str]) -> Iterator[str]:
+    return map(first_word, texts)
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+@pytest.mark.parametrize(
+    "graph",
+    [RunGivesMap, IterGivesMap, lambda: IterableWrapper(Texts()), lambda: IterableWrapper([TEXTS]).flatmap(words_of)],
+)
+def test_L7_stopiteration_within_a_map_is_no_end(graph: Any, workers: int | None) -> None:
+    with (
+        make_loader(graph(), make_service(workers, 1)) as loader,
+        pytest.raises(RuntimeError, match="StopIteration"),
+    ):
+        list(loader)
+
+
+def test_a_map_gives_what_it_gave() -> None:
+    given = map(lambda one, other: (one, other), filter(None, [0, 1, 2, 0, 3]), iter("abcd"))
+    assert list(IterableWrapper([0]).flatmap(lambda _: given)) == [(1, "a"), (2, "b"), (3, "c")]
+
+
 class OpenFile:
     def __call__(self, number: int) -> Any:
         return open(__file__, "rb") if number == 5 else number

@@ -50,3 +50,21 @@ def test_L7_a_warning_made_an_error_loses_nothing(num_workers: int) -> None:
                     warnings.simplefilter("ignore", ReplayWarning)
     assert raised >= 1
     assert received == expected
+
+
+def warns(datapipe: Any, info: Any) -> Any:
+    warnings.warn("an old name", DeprecationWarning, stacklevel=1)
+    warnings.warn("a word", FutureWarning, stacklevel=1)
+    return datapipe
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_L7_warnings_of_a_workers_start_are_of_their_class_and_those_that_are_ignored_stay_so(context: str) -> None:
+    service = MultiProcessingReadingService(1, worker_init_fn=warns, multiprocessing_context=context)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("always", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with DataLoader2(IterableWrapper(range(3)).sharding_filter(), reading_service=service) as loader:
+            assert list(loader) == [0, 1, 2]
+    assert [(item.category, str(item.message)) for item in caught] == [(FutureWarning, "a word")]

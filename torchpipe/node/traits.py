@@ -167,7 +167,7 @@ def walk(root: DataPipe) -> list[DataPipe]:
 
 
 def _check_class(cls: type) -> None:
-    """What a class says of its nodes is of the kind of the default, and what its nodes hold is in their ``__dict__``."""
+    """Raises: GraphError if a class says of its nodes what is of another kind than the default, or gives them slots."""
     for name, default in _DEFAULTS.items():
         said = getattr(cls, name, default)
         if said is not default and not _is_such(name, said, default):
@@ -178,8 +178,8 @@ def _check_class(cls: type) -> None:
     slots = {name for base in cls.__mro__ for name in vars(base).get("__slots__", ())} - {"__dict__", "__weakref__"}
     if slots and not is_ours(cls.__module__):
         raise GraphError(
-            f"{cls.__name__} has __slots__ ({', '.join(sorted(slots))}): a pass works on a copy of a node, which is made "
-            "of its __dict__. Leave __slots__ out"
+            f"{cls.__name__} has __slots__ ({', '.join(sorted(slots))}): a pass works on a copy of a node, which is "
+            "made of its __dict__. Leave __slots__ out"
         )
 
 

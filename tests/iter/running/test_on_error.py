@@ -317,6 +317,29 @@ def test_one_exception_that_is_raised_again_stands_for_each_item() -> None:
         list(iterate(graph(1)))
 
 
+KEPT = ValueError("kept")
+
+
+def no_three(item: int) -> int:
+    if item in (3, 4):
+        raise KEPT
+    return item
+
+
+@pytest.mark.parametrize("where", ["in the shards", "in main"])
+def test_one_exception_that_was_refused_once_is_no_refused_one_later(where: str) -> None:
+    def run(budget: int | None) -> list[int]:
+        graph = IterableWrapper(range(6)).sharding_filter()
+        graph = graph.to_device("cpu") if where == "in main" else graph
+        with DataLoader2(graph.map(no_three).on_error("skip", budget=budget)) as loader:
+            return list(loader)
+
+    for _ in range(2):
+        assert run(None) == [0, 1, 2, 5]
+        with pytest.raises(ValueError, match="kept"):
+            run(1)
+
+
 def test_an_exception_that_has_every_attribute_is_left_out_like_others() -> None:
     class Odd(Exception):
         def __getattr__(self, name: str) -> Any:

@@ -15,6 +15,7 @@ import marshal
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -421,13 +422,13 @@ class _Sampled(Order):
     def _first_or_next(self, done: int) -> Any:
         """The sampler's next batch. Where a state that was loaded stood at the end of a pass, of a new one."""
         try:
-            return next(self._iterator)
+            return _at_hand(next(self._iterator))
         except StopIteration:
             loaded = self._start.get("loaded") or has_states(self._start["parts"])
             if done or not loaded:
                 raise
         self._iterator = iter(self._sampler)
-        return next(self._iterator)
+        return _at_hand(next(self._iterator))
 
     def _next(self) -> Any:
         return self._queue.popleft() if self._queue else self._ask()
@@ -522,6 +523,11 @@ class _Sampled(Order):
             return state | {"sampler": self._position_before(number)}, now
         how_far = {"asked": asked.batches, "ended": asked.ended, "digest": asked.digest, "process": self._process}
         return state | how_far | {"parts": parts}, now
+
+
+def _at_hand(indices: Any) -> Any:
+    """A batch that can be read more than once: some samplers give an iterator, as ``map`` makes it."""
+    return list(indices) if isinstance(indices, Iterator) else indices
 
 
 def _own(indices: Any) -> Any:
