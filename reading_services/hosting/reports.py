@@ -39,8 +39,8 @@ class Reports:
         if text is not None:
             self.add(Notice(category=ReplayWarning.__name__, text=text))
 
-    def warning(self, text: str) -> None:
-        self.add(Notice(category=UserWarning.__name__, text=text))
+    def warning(self, text: str, category: type[Warning] = UserWarning) -> None:
+        self.add(Notice(category=category.__name__, text=text))
 
     @contextmanager
     def of_warnings(self) -> Iterator[None]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.data.datasets import FailingAt, Killer, Numbers, text_of
 from tests.laws.test_L7_odd_items import IN_PROCESS, LEGAL, item, unlike
 from tests.tries import tries
 from torchpipe import DataLoader
-from torchpipe.errors import IteratorInvalidated, NotSerializableError, WorkerDiedError
+from torchpipe.errors import IteratorInvalidated, NotSerializableError, ReplicatedSourceWarning, WorkerDiedError
 
 WORKERS = [0, 2]
 
@@ -392,3 +394,45 @@ def test_L7_a_batch_that_kills_is_told_in_words_of_the_loader(
     assert "it has died 3 times here" in str(caught.value)
     if data is Killer:
         assert "the next batch was number 2, of [4, 5]" in text_of(caught.value)
+
+
+class Whole(IterableDataset[int]):
+    def __init__(self, asks: bool) -> None:
+        self.asks = asks
+        self.part = slice(None)
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        part = slice(info.id, None, info.num_workers) if self.asks and info is not None else self.part
+        yield from range(6)[part]
+
+
+def divide(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    vars(info.dataset)["part"] = slice(worker, None, info.num_workers)
+
+
+def seed(worker: int) -> None:
+    torch.manual_seed(worker)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"persistent_workers": True}, {"multiprocessing_context": "spawn"}, {"worker_method": "thread"}],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("asks", "init_fn", "workers", "whole"),
+    [(False, None, 2, True), (False, seed, 2, True), (False, divide, 2, False), (True, None, 2, False)]
+    + [(False, None, 1, False)],
+)
+def test_L7_a_dataset_that_every_worker_reads_whole_is_told(
+    asks: bool, init_fn: Any, workers: int, whole: bool, options: dict[str, Any]
+) -> None:
+    loader = DataLoader(Whole(asks), batch_size=None, num_workers=workers, worker_init_fn=init_fn, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert sorted(loader) == sorted([*range(6)] * (workers if whole else 1))
+    told = [str(item.message) for item in caught if item.category is ReplicatedSourceWarning]
+    assert [text.split(", so")[0] for text in told] == ["each of 2 workers reads all of Whole"] * whole

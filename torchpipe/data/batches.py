@@ -18,7 +18,7 @@ from torchpipe.data.order.sampling import Order
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.node_figures import Made
 from torchpipe.execution.service_figures import ServiceFigures
-from torchpipe.node.announce import warn_plainly
+from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.state import Cursor
@@ -128,7 +128,7 @@ class LocalBatches(Batches):
         self._fetch = fetch if self._sheet is None else TimedFetch(fetch, self._sheet)
         self._collate = collating_in(fetch.collate_fn, None)
         self._epoch = epoch
-        self._random = BatchRandom(None if epoch is None else fetch.own_generators(warn_plainly))
+        self._random = BatchRandom(None if epoch is None else fetch.own_generators(warn_user))
         self._done = set((position or {}).get("done", ()))  # of another loader's, out of order
 
     @property

@@ -8,15 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch.utils.data import default_collate
 
-from torchpipe.compat.torch_private import ExceptionWrapper, WorkerInfo, put_worker_info
+from torchpipe.compat.torch_private import ExceptionWrapper, put_worker_info
+from torchpipe.compat.torch_private import WorkerInfo as TorchWorkerInfo
 from torchpipe.data import worker_info as thread_info
 from torchpipe.errors import add_note
 from torchpipe.iter._shared.collating import default_collate_in
-from torchpipe.node.announce import warn_plainly
+from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Memory
 from torchpipe.node.failures.remote_error import dump_error, load_error, safe_str
 from torchpipe.node.iterator import is_stateful
@@ -31,7 +32,9 @@ __all__ = [
     "Fetch",
     "Reseed",
     "TimedFetch",
+    "WorkerInfo",
     "WorkerInitFn",
+    "begin_worker",
     "collating_in",
     "make_worker_info",
     "set_worker_info",
@@ -71,9 +74,9 @@ class Fetch:
         """Of those that are not seeded."""
         own = self.own_generators()
         if own is not None and (name := own.first()) is not None:
-            warn_plainly(f"{name} is a random generator, and {why}")
+            warn_user(f"{name} is a random generator, and {why}")
         elif own is not None:
-            self.own_generators(warn_plainly)
+            self.own_generators(warn_user)
 
     def __call__(
         self, indices: Any, collate_fn: Callable[[Any], Any] | None = None, reseed: Reseed | None = None
@@ -228,8 +231,25 @@ def _received(kind: type[Failure], data: bytes, worded: bool) -> Failure:
     return failure
 
 
+class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]
+    """torch's, which notes whose was read: ``WorkerInfo.read`` are their numbers, in this process."""
+
+    read: ClassVar[set[int]] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            WorkerInfo.read.add(super().__getattribute__("id"))
+        return super().__getattribute__(name)
+
+
+def begin_worker(worker: int, num_workers: int, seed: int, dataset: Any, **more: Any) -> Any:
+    """:func:`make_worker_info` for a worker that begins: nobody has read it."""
+    WorkerInfo.read.discard(worker)
+    return make_worker_info(worker, num_workers, seed, dataset, **more)
+
+
 def make_worker_info(worker: int, num_workers: int, seed: int, dataset: Any, **more: Any) -> Any:
-    """torch's ``WorkerInfo``, as ``torch.utils.data.get_worker_info()`` returns it. ``more``: what newer torch has."""
+    """A :class:`WorkerInfo`, as ``torch.utils.data.get_worker_info()`` returns it. ``more``: what newer torch has."""
     kind = WorkerInfo
     more = {**thread_info.thread_fields(), **more}
     fields = {item.name for item in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else more.keys()

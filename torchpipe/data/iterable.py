@@ -17,11 +17,11 @@ from typing import Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.batches import Batches
-from torchpipe.data.fetch import make_worker_info, set_worker_info
+from torchpipe.data.fetch import WorkerInfo, make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
-from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.errors import ReplicatedSourceWarning, StateError, StateMismatchError
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
@@ -114,6 +114,15 @@ class _OwnIterator(NodeIterator[Any]):
     node: WorkersOwn
     begun = False
 
+    def __init__(self, node: WorkersOwn, context: Context, *sources: Any) -> None:
+        super().__init__(node, context, *sources)
+        self._workers = context.num_shards // context.world_size if node.workers else 0
+        self._looks = self._workers > 1
+        self._info = None
+        if node.workers:
+            worker = context.local_shard
+            self._info = make_worker_info(worker, self._workers, node.base_seed + worker, node.dataset)
+
     def get_state(self) -> dict[str, Any]:
         return {"begun": self.begun}
 
@@ -123,16 +132,7 @@ class _OwnIterator(NodeIterator[Any]):
     @contextmanager
     def _as_worker(self) -> Iterator[None]:
         """All code of the dataset's runs like this: a process may host several workers."""
-        node, context = self.node, self.context
-        info = None
-        if node.workers:
-            info = make_worker_info(
-                context.local_shard,
-                context.num_shards // context.world_size,
-                node.base_seed + context.local_shard,
-                node.dataset,
-            )
-        outside = set_worker_info(info)
+        outside = set_worker_info(self._info)
         try:
             yield
         finally:
@@ -165,7 +165,23 @@ class _OwnIterator(NodeIterator[Any]):
                 item = next(stream, stream)
             if item is stream:
                 return
+            if self._looks:
+                self._looks = False
+                self._tell_if_read_whole()
             yield item
+
+    def _tell_if_read_whole(self) -> None:
+        """A dataset that divides itself has asked by now which worker it is in, or the user's worker_init_fn has."""
+        warn, workers = self.context.warn_once, self._workers
+        if warn is not None and self.context.local_shard not in WorkerInfo.read:
+            warn(
+                f"each of {workers} workers reads all of {type(self.node.dataset).__name__}, so every sample comes "
+                f"{workers} times: its __iter__ has not asked get_worker_info(). Ask it, and keep one sample of each "
+                "info.num_workers (itertools.islice(samples, info.id, None, info.num_workers)); or give DataLoader "
+                "IterableWrapper(dataset).sharding_filter() of torchpipe.iter; or take num_workers=1. If each is meant "
+                "to read it whole, ignore ReplicatedSourceWarning",
+                ReplicatedSourceWarning,
+            )
 
 
 def batch_graph(

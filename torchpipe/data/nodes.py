@@ -21,8 +21,8 @@ from torchpipe.data.fetch import (
     Fetch,
     TimedFetch,
     WorkerInitFn,
+    begin_worker,
     collating_in,
-    make_worker_info,
     set_worker_info,
 )
 from torchpipe.data.order.samplers import load_into, stands_at
@@ -90,7 +90,7 @@ class InitWorker:
             graph, dataset = self._copies_of(graph, info.num_workers)
         if not self.here:
             stack_without_files()
-        own = make_worker_info(worker, info.num_workers, self.base_seed + worker, dataset)
+        own = begin_worker(worker, info.num_workers, self.base_seed + worker, dataset)
         before = set_worker_info(own)
         try:
             seed_as_torch(self.base_seed, worker)

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
-from torchpipe.node.announce import REPLAYS, warn_plainly
+from torchpipe.node.announce import REPLAYS, warn_user
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
 from torchpipe.node.failures.failure import add_position
@@ -110,7 +110,7 @@ class Shard:
     announces: bool = False
     on_left_out: Callable[[LeftOut], None] | None = None
     on_again: Callable[[], None] | None = None
-    warn: Callable[[str], None] = warn_plainly
+    warn: Callable[..., None] = warn_user
     passing: tuple[type[BaseException], ...] = (BaseException,)
     substitutes_of: Callable[[DataPipe], Mapping[int, Callable[[Context], NodeIterator[Any]]]] | None = None
 

@@ -18,14 +18,14 @@ from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.traits import is_ours
 from torchpipe.state import Cursor, decode
 
-__all__ = ["COMPRESSED", "REPLAYS", "announce_replay", "announce_replays", "warn_plainly", "warn_user"]
+__all__ = ["COMPRESSED", "REPLAYS", "announce_replay", "announce_replays", "warn_user"]
 
 REPLAYS = "replays"  # in a shard's snapshot: [name, number of items] of what is replayed from there
 
 COMPRESSED = "compressed data in "  # names that begin so are of files, which are decompressed again up to a position
 
 
-def warn_user(text: str, category: type[Warning]) -> None:
+def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn as if the innermost frame outside of torchpipe had: that is the line which the user can change."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and (
@@ -33,11 +33,6 @@ def warn_user(text: str, category: type[Warning]) -> None:
     ):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
-
-
-def warn_plainly(text: str) -> None:
-    """Warn, with no category that says more."""
-    warn_user(text, UserWarning)
 
 
 def announce_replay(name: str, length: int) -> None:

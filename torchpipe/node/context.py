@@ -15,7 +15,7 @@ from operator import or_
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
-from torchpipe.node.announce import warn_plainly
+from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
 from torchpipe.node.ownership import Keeper, is_strict
 from torchpipe.node.private import for_pass
@@ -115,7 +115,7 @@ class Host:
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     on_left_out: Callable[[LeftOut], None] | None = None
     on_again: Callable[[], None] | None = None
-    warn: Callable[[str], None] = warn_plainly
+    warn: Callable[..., None] = warn_user
 
 
 @dataclass(frozen=True)
@@ -427,7 +427,7 @@ class Context:
         return iterator
 
     @property
-    def warn_once(self) -> Callable[[str], None] | None:
+    def warn_once(self) -> Callable[..., None] | None:
         """What to call with what is the same in all shards; None in all of them but one."""
         return self.host.warn if self.local_shard == 0 else None
 

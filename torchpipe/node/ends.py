@@ -14,11 +14,22 @@ def stream_of(iterable: Any) -> Iterator[Any]:
     To these a StopIteration is the end of what they read, so that the rest of the items would be missing in silence.
     A generator makes a RuntimeError of it.
     """
-    stream = iter(iterable)
+    stream: Any = iter(iterable)
+    if type(stream) not in (map, filter):
+        given: Iterator[Any] = stream
+        return given
+    parts: Any = stream.__reduce__()[1]  # what pickle makes it of
     if type(stream) is map:
-        function, *parts = stream.__reduce__()[1]
-        return (function(*items) for items in zip(*map(stream_of, parts)))
-    if type(stream) is filter:
-        function, part = stream.__reduce__()[1]
-        return (item for item in stream_of(part) if (item if function in (None, bool) else function(item)))
-    return stream
+        return _mapped(*parts)
+    return _filtered(*parts)
+
+
+def _mapped(function: Any, *parts: Any) -> Iterator[Any]:
+    for items in zip(*map(stream_of, parts)):
+        yield function(*items)
+
+
+def _filtered(function: Any, part: Any) -> Iterator[Any]:
+    for item in stream_of(part):
+        if (function or bool)(item):
+            yield item
