@@ -17,7 +17,13 @@ from tests.data.datasets import FailingAt, Killer, Numbers, text_of
 from tests.laws.test_L7_odd_items import IN_PROCESS, LEGAL, item, unlike
 from tests.tries import tries
 from torchpipe import DataLoader
-from torchpipe.errors import IteratorInvalidated, NotSerializableError, ReplicatedSourceWarning, WorkerDiedError
+from torchpipe.errors import (
+    IteratorInvalidated,
+    NotSerializableError,
+    ReplicatedSourceWarning,
+    StateError,
+    WorkerDiedError,
+)
 
 WORKERS = [0, 2]
 
@@ -436,3 +442,27 @@ def test_L7_a_dataset_that_every_worker_reads_whole_is_told(
         assert sorted(loader) == sorted([*range(6)] * (workers if whole else 1))
     told = [str(item.message) for item in caught if item.category is ReplicatedSourceWarning]
     assert [text.split(", so")[0] for text in told] == ["each of 2 workers reads all of Whole"] * whole
+
+
+class Divided(IterableDataset[int]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        yield from range(info.id, self.count, info.num_workers)
+
+
+@pytest.mark.parametrize("taken", [5, 7])
+@pytest.mark.parametrize("options", [{}, {"worker_method": "thread"}], ids=str)
+def test_L7_a_stream_that_has_become_shorter_is_no_rest_without_samples(taken: int, options: dict[str, Any]) -> None:
+    first = DataLoader(Divided(20), batch_size=2, num_workers=2, **options)
+    stream = iter(first)
+    for _ in range(taken):
+        next(stream)
+    state = first.state_dict()
+    other = DataLoader(Divided(2 * taken - 2), batch_size=2, num_workers=2, **options)
+    other.load_state_dict(state)
+    with pytest.raises(StateError, match="has the data become shorter"):
+        list(other)

@@ -86,6 +86,10 @@ def twice(item: int) -> Iterator[tuple[int, float]]:
         yield item, random.random()
 
 
+def drawn_class(item: int) -> int:
+    return random.randrange(2)
+
+
 BEFORE: dict[str, Callable[[], Any]] = {
     "own source": lambda: Files().sharding_filter(),
     "own NodeIterator": lambda: Drawn().sharding_filter(),
@@ -102,6 +106,9 @@ BEFORE: dict[str, Callable[[], Any]] = {
     ),
     "forked": lambda: (lambda a, b: a.zip(b).map(lambda pair: pair[0]).sharding_filter())(*Files().fork(2)),
 }
+BEFORE["demux by a classifier that draws"] = lambda: (lambda a, b: a.sharding_filter().concat(b.sharding_filter()))(
+    *IterableWrapper(range(N)).demux(2, drawn_class, buffer_size=N)
+)
 BEHIND: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda graph: graph,
     "map that draws": lambda graph: graph.map(with_number),

@@ -35,7 +35,7 @@ from torchpipe.execution.reading_service import EpochStart, ShardedReadingServic
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, Shard
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import is_stateful
+from torchpipe.node.iterator import has_become_shorter, is_stateful
 from torchpipe.node.kept import kept_of
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.state import Cursor, SnapshotPolicy
@@ -197,9 +197,11 @@ class _Producer:
             self._begun = True
             cursor = self._cursor
             self._shard.start(Cursor(cursor.snapshot, 0, cursor.count - cursor.skip))
-            for _ in range(cursor.skip):
+            for done in range(cursor.skip):
                 chunk = self._next()
-                if not chunk.items or chunk.error is not None:
+                if not chunk.items and chunk.error is None:
+                    chunk.error = has_become_shorter(done, cursor.skip)
+                if chunk.error is not None:
                     return chunk
         return self._next()
 

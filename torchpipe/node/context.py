@@ -417,6 +417,13 @@ class Context:
             raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
         refuse_taken_attributes(iterator)
         iterator.take_over(functions)
+        self.let_draw_alike(iterator, node)
+        return iterator
+
+    def let_draw_alike(self, iterator: NodeIterator[Any], node: DataPipe) -> None:
+        """Let ``iterator``, a new pass over ``node``, draw what the same pass draws in the other shards, if each of
+        them makes the same items.
+        """
         if self.section == 0 and self.num_shards > 1:
             original = self.graph.original(node)
             level = self.graph.drawing_alike.get(id(original))
@@ -424,7 +431,6 @@ class Context:
                 which, number = self.share(level)[1] + 1 if level else 0, self.node_id(original)
                 key = (self.seed, self.epoch, self.section, _ALIKE, which, number)
                 iterator.draw_from(self.shared.random_of(number, key))
-        return iterator
 
     @property
     def warn_once(self) -> Callable[..., None] | None:

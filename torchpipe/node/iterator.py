@@ -49,6 +49,7 @@ _MISFIT = (
 __all__ = [
     "NodeIterator",
     "Positions",
+    "has_become_shorter",
     "is_stateful",
     "refuse_taken_attributes",
     "refuse_taken_names",
@@ -74,6 +75,14 @@ def is_stateful(value: object) -> bool:
 
 def _says_its_state(kind: type) -> bool:
     return any(getattr(kind, name) is not getattr(torch.nn.Module, name) for name in ("state_dict", "get_extra_state"))
+
+
+def has_become_shorter(done: int, count: int) -> StateError:
+    """Of a stream that ends while the items before a position are made again."""
+    return StateError(
+        f"the stream ended after {done} of {count} items that the state says were delivered: has the data become "
+        "shorter, or does a function not depend on its input alone?"
+    )
 
 
 def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None) -> int:
@@ -553,10 +562,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         with self.context.making_again():
             for done in range(count):
                 if (last := next(stream, self)) is self:
-                    raise StateError(
-                        f"the stream ended after {done} of {count} items that the state says were delivered: has the "
-                        "data become shorter, or does a function not depend on its input alone?"
-                    )
+                    raise has_become_shorter(done, count)
                 if on_again is not None:
                     on_again()
         return last

@@ -128,7 +128,9 @@ class SharedPass(NodeIterator[Any]):
         self.torn = False
         self.overflown = False
         self._pulls = False  # True while an item of the input is asked for, and once that has raised
-        self._fn = self.with_retries(own.function())
+        context.let_draw_alike(self, node)
+        fn = self.with_retries(own.function())
+        self._fn = None if fn is None else self.drawing(fn)
         self._pulled = 0
         self._ended = False
         self._waiting: list[deque[Any]] = [deque() for _ in range(node.num_instances)]
