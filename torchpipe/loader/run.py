@@ -149,8 +149,8 @@ class Run(HasFigures):
             return
         self._warned_left_over = True
         warn_user(
-            f"{left}. Divide the stream into equal parts: put sharding_filter() behind the node that yields rows or "
-            'lines, of which each shard reads its own, or read a TokenFile; or choose uneven="pad" (all items come, '
-            'ranks that have ended repeat their last one) or "raise". stats().left_over has the number of each epoch',
+            f"{left}. Parts are equal where sharding_filter() stands behind what yields rows or lines, and nothing "
+            'behind it leaves out or adds any; else uneven="pad" gives all items (ranks that have ended repeat their '
+            'last one), and "raise" an error. stats().left_over has the number of each epoch',
             UnevenWarning,
         )

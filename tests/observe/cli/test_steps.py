@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_a_batch_is_what_the_rank_got_to_the_bit_and_rows_are_its_samples(
     code, out, _ = call(capsys, *command, "--find", ids(taken[6])[2], "--steps", f"0:{STEPS}")
     assert (code, out) == (0, "step 6, row 2\n")
     code, out, _ = call(capsys, *command, "--find", "nothing such", "--steps", "0:3")
-    assert (code, out) == (1, "nothing such is in none of these steps\n")
+    assert (code, out) == (1, "nothing such is in none of steps 0 to 2: --steps names others\n")
 
 
 def test_states_of_all_ranks_side_by_side_or_joined(
@@ -163,10 +164,37 @@ def test_every_row_that_is_shown_is_found_by_what_was_shown(tmp_path: Path, caps
         assert code == 0
         assert wanted in told
         assert json.loads(told)
-        code, told, _ = call(capsys, "rows", state, target, "--find", wanted)
+        code, told, _ = call(capsys, "rows", state, target, "--find", wanted, "--steps", "0:9")
         assert code == 0, told
-        code, told, _ = call(capsys, "rows", state, target, "--find", "none such")
+        code, told, _ = call(capsys, "rows", state, target, "--find", "none such", "--steps", "0:9")
         assert code == 1, told
+
+
+def test_a_sample_is_looked_for_in_the_steps_so_far_of_a_run_that_never_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "from torchpipe import DataLoader2\n"
+        "from torchpipe.iter import IterableWrapper\n"
+        "def endless():\n"
+        "    web, books = IterableWrapper(['w0', 'w1']), IterableWrapper(['b0', 'b1'])\n"
+        "    return DataLoader2(web.mix(books, weights=[1, 1], stop='never').batch(2))\n"
+    )
+    space: dict[str, Any] = {}
+    exec(file.read_text(), space)
+    loader = space["endless"]()
+    batches = list(islice(loader, 5))
+    torch.save(loader.state_dict(), tmp_path / "run.pt")
+    command = ["rows", tmp_path / "run.pt", f"{file}:endless"]
+    expected = [(step, row) for step, batch in enumerate(batches) for row, value in enumerate(batch) if value == "b1"]
+    code, told, _ = call(capsys, *command, "--find", "b1")
+    assert (code, told) == (0, "".join(f"step {step}, row {row}\n" for step, row in expected))
+    code, told, _ = call(capsys, *command, "--find", "none such")
+    assert (code, told) == (1, "none such is in none of steps 0 to 4: --steps names others\n")
+    code, _, err = call(capsys, *command, "--find", "b1", "--epoch", 3)
+    assert code == 2
+    assert "say which steps" in err
 
 
 def test_of_several_states_one_is_named_and_a_rank_that_changes_nothing_is_refused(

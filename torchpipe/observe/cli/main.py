@@ -198,7 +198,7 @@ def _add_steps(commands: Any, common: argparse.ArgumentParser) -> None:
         epilog="Exit code: 0; 1: the epoch has none of the steps, or none has the sample; 2: a mistake.",
     )
     rows.add_argument("--steps", type=_steps, metavar="FIRST:END", help="these steps, END left out; or one, 1207")
-    rows.add_argument("--find", metavar="ID", help="in which step (of --steps, or of the epoch) this sample is")
+    rows.add_argument("--find", metavar="ID", help="in which of these steps, or before the checkpoint, it is")
     rows.add_argument(
         "--keep", metavar="FIELD,...", help="the fields that say which sample it is (default: id and such)"
     )

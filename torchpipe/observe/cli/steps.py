@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,15 @@ _OF_SHARD = re.compile(r"shard \d+ of \d+$")  # as a checkpoint names the state 
 
 
 def rows(options: argparse.Namespace) -> tuple[int, Any]:
-    """The rows of steps, or the steps of a row."""
-    if options.steps is None and options.find is None:
-        raise ValueError("say which steps, --steps 1200:1210, or which sample, --find ID")
-    with _loader(options) as loader:
+    """The rows of steps, or the steps of a row: of those before the checkpoint, if none are named."""
+    if options.steps is None and (options.find is None or options.epoch is not None):
+        raise ValueError("say which steps, --steps 1200:1210, or which sample of the steps so far, --find ID")
+    with _loader(options) as (loader, so_far):
+        steps = range(so_far) if options.steps is None else options.steps
         keep = [] if options.keep is None else options.keep.split(",")
-        found: Rows = loader.rows(options.steps, keep=keep, epoch=options.epoch)
+        found: Rows = loader.rows(steps, keep=keep, epoch=options.epoch)
         if found.makes:
-            last = last_of(options.steps)
+            last = last_of(steps)
             end = "the end of the epoch" if last is None else f"step {last}"
             print(
                 f"torchpipe: makes the items from step {found.first} to {end} in this process, and throws them away: "
@@ -45,13 +46,17 @@ def rows(options: argparse.Namespace) -> tuple[int, Any]:
             )
         with found:
             if options.find is None:
-                steps = list(found)
-                return int(not steps), _shown(steps, options.json)
+                shown = list(found)
+                return int(not shown), _shown(shown, options.json)
             places = [(step, row) for step, each in found for row, value in enumerate(each) if _is(value, options.find)]
     if options.json:
         return int(not places), [{"step": step, "row": row} for step, row in places]
     lines = [f"step {step}, row {row}" for step, row in places]
-    return int(not places), "\n".join(lines) or f"{options.find} is in none of these steps"
+    return int(not places), "\n".join(lines) or f"{options.find} is in none of {_range(steps)}"
+
+
+def _range(steps: Sequence[int]) -> str:
+    return f"steps {steps[0]} to {steps[-1]}: --steps names others" if steps else "these steps, of which there are none"
 
 
 def _shown(found: list[Any], as_json: bool) -> Any:
@@ -84,7 +89,7 @@ def batch(options: argparse.Namespace) -> tuple[int, Any]:
         raise ValueError(f"-o {options.output} is the checkpoint itself: name another file")
     if not output.parent.is_dir():
         raise ValueError(f"-o {options.output}: there is no folder {output.parent}")
-    with _loader(options) as loader:
+    with _loader(options) as (loader, _):
         made = loader.item_at(options.step, epoch=options.epoch)
     torch.save(made, options.output)
     told = {"step": options.step, "file": options.output}
@@ -92,8 +97,8 @@ def batch(options: argparse.Namespace) -> tuple[int, Any]:
 
 
 @contextmanager
-def _loader(options: argparse.Namespace) -> Iterator[Any]:
-    """The loader of the rank, with the state loaded."""
+def _loader(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
+    """The loader of the rank, with the state loaded, and how many steps were before that."""
     states = read_states(options.file)
     rank, world = options.rank, options.world_size
     state = _state_of(states, options)
@@ -110,7 +115,7 @@ def _loader(options: argparse.Namespace) -> Iterator[Any]:
             raise ValueError("the state does not say among how many ranks: say which one, --rank R --world-size N")
         try:
             loader.load_state_dict(dict(state), allow_pickle=options.allow_pickle)
-            yield loader
+            yield loader, state["delivered"]
         finally:
             loader.shutdown()
 

@@ -19,7 +19,7 @@ from torchpipe.node.validate import check_count
 
 __all__ = ["Rows", "StepRows", "last_of", "row_of", "rows_in", "wanted_steps"]
 
-_IDS = ("id", "index", "key", "__key__", "__url__", "path", "url", "file", "offset")
+_IDS = ("id", "ids", "index", "key", "__key__", "__url__", "path", "url", "file", "offset")
 
 
 class StepRows(NamedTuple):
