@@ -20,6 +20,7 @@ from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import Begin
 from torchpipe.execution.ranks import Among, DataRanks, RankGroup, Talk, data_ranks
 from torchpipe.graph.length import total_length
+from torchpipe.graph.plan import plan
 from torchpipe.iter.limiting.length_setter import is_estimated
 from torchpipe.node.fingerprint import describe_graph, digest, first_difference
 from torchpipe.node.identity import identity_of_graph
@@ -200,11 +201,12 @@ class DistributedReadingService(RankedReadingService):
         if is_estimated(self._datapipe):
             return None
         try:
+            planned = plan(self._datapipe)
             if self.total_shards is not None:
                 part = self.part
                 shards = part.shards(self.total_shards)
-                return part.share(total_length(self._datapipe, self.total_shards, shards=shards))
-            return total_length(self._datapipe, num_shards, self.rank, self.world_size)
+                return part.share(total_length(planned, self.total_shards, shards=shards))
+            return total_length(planned, num_shards, self.rank, self.world_size)
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             return None
 

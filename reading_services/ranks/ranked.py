@@ -99,7 +99,8 @@ class RankedReadingService(PreparingReadingService):
         total, world = self._total_shards, self.world_size
         if total is None:
             return super().length(datapipe, num_shards)
-        lengths = [total_length(datapipe, total, shards=[shard]) for shard in range(total)]
+        planned = plan(datapipe)
+        lengths = [total_length(planned, total, shards=[shard]) for shard in range(total)]
         if self._uneven is Uneven.DROP:
             return min(lengths) * total // world
         parts = [Part.of(rank, world, total) for rank in range(world)]

@@ -14,6 +14,7 @@ from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.part import Part
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.graph.length import total_length
+from torchpipe.graph.plan import plan
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
@@ -117,8 +118,8 @@ class ReadingServiceInterface(ABC):
 
     def length(self, datapipe: DataPipe, num_shards: int) -> int:
         """The number of items of an epoch here, with ``num_shards`` on each rank. Raises: TypeError if not known."""
-        ranks = self.world_size
-        return self.agreed_length([total_length(datapipe, num_shards, rank, ranks) for rank in range(ranks)])
+        ranks, planned = self.world_size, plan(datapipe)
+        return self.agreed_length([total_length(planned, num_shards, rank, ranks) for rank in range(ranks)])
 
     def agreed_position(self, delivered: list[int]) -> int:
         """How far the epoch is, if so many items of the shards of each :attr:`part` were delivered, by whomever."""

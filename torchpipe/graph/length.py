@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.graph.plan import plan
+from torchpipe.graph.plan import Plan
 from torchpipe.graph.rewrite import replace_nodes, rewrite
 from torchpipe.node.traits import DataPipe, Division, divides, division, with_inputs
 
@@ -24,22 +24,21 @@ class _Sized(TorchIterDataPipe[Any]):
 
 
 def total_length(
-    root: DataPipe, num_shards: int, rank: int = 0, world_size: int = 1, *, shards: Iterable[int] | None = None
+    planned: Plan, num_shards: int, rank: int = 0, world_size: int = 1, *, shards: Iterable[int] | None = None
 ) -> int:
     """The number of items that the ``num_shards`` shards of ``rank``, or those of them given, deliver together.
 
     Raises: TypeError where it is not known.
     """
-    split = plan(root)
     try:
-        totals = [0 for _ in split.cuts]
+        totals = [0 for _ in planned.cuts]
         for shard in range(num_shards) if shards is None else shards:
             shares = {Division.RANKS: (world_size, rank), Division.SHARDS: (num_shards, shard)}
             shares[Division.BOTH] = (world_size * num_shards, rank + world_size * shard)
-            for branch, cut in enumerate(split.cuts):
+            for branch, cut in enumerate(planned.cuts):
                 totals[branch] += len(_for_shard(cut, shares))
-        sized = {id(cut): _Sized(total) for cut, total in zip(split.cuts, totals)}  # type: ignore[abstract]
-        return len(replace_nodes(root, sized))
+        sized = {id(cut): _Sized(total) for cut, total in zip(planned.cuts, totals)}  # type: ignore[abstract]
+        return len(replace_nodes(planned.root, sized))
     except TypeError as error:
         raise TypeError(
             f"the length of an epoch is not known ({error}). Count the items while iterating, or tell the trainer how "
