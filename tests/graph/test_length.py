@@ -79,9 +79,9 @@ def test_the_graph_is_not_changed_by_asking() -> None:
 )
 def test_what_is_not_known_is_a_type_error(graph: Any, name: str) -> None:
     with pytest.raises(TypeError, match=f"the length of an epoch is not known .*{name}.* Count the items while"):
-        total_length(graph, 2)
+        total_length(plan(graph), 2)
 
 
 def test_a_length_said_by_the_user_counts() -> None:
     graph = source().sharding_filter().open_files(length=30).to_device("cpu")
-    assert total_length(graph, 1) == 30
+    assert total_length(plan(graph), 1) == 30
