@@ -40,8 +40,9 @@ from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.machine.sizes import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context, Host, Trace
+from torchpipe.node.hidden import refuse_hidden_inputs
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of
+from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of, walk
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy
 from torchpipe.state.copying import beside_the_loop
@@ -100,6 +101,7 @@ class ShardedReadingService(ReadingServiceInterface):
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         if self._plan is not None and self._plan.root is not datapipe:
             raise GraphError("this reading service belongs to another loader: make one for each loader")
+        refuse_hidden_inputs(walk(datapipe))
         checked = plan(datapipe)
         checked.check_num_shards(self.default_num_shards)
         warn_of_replicated(checked, self.default_num_shards)

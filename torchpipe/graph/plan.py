@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.errors import GraphError
-from torchpipe.node.hidden import refuse_hidden_inputs
 from torchpipe.node.traits import (
     DataPipe,
     Division,
@@ -103,12 +102,10 @@ def _parts(num_shards: int, world_size: int) -> list[tuple[int, str, Division]]:
 def plan(root: DataPipe) -> Plan:
     """Split the graph that ends in ``root`` into its sections.
 
-    Raises: GraphError for a cycle, for too long a chain, for two sharding points on one path, for dispatching points
-    in several branches, where what comes once an epoch would be read twice, and for a node that is held where no input
-    is looked for; TypeError if ``root`` is no node.
+    Raises: GraphError for a cycle, for too long a chain, for two sharding points on one path, for dispatching points in
+    several branches, and where what comes once an epoch would be read twice; TypeError if ``root`` is no node.
     """
     nodes = walk(root)
-    refuse_hidden_inputs(nodes)
     in_main: set[int] = set()
     for node in nodes:
         if runs_in_main(node) or any(id(item) in in_main for item in inputs_of(node)):
