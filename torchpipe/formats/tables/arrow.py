@@ -14,7 +14,7 @@ from typing import Any
 from torchpipe.formats.storage.content import open_stored
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import stamp_of
-from torchpipe.formats.tables.blocks import Blocks, in_chunks
+from torchpipe.formats.tables.blocks import Blocks, filtered, in_chunks
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow, without_views
 
 __all__ = ["ArrowBlocks", "arrow_batches"]
@@ -138,15 +138,7 @@ class ArrowBlocks(Blocks):
         batch = self._batch(block)
         batch.validate(full=True)  # what a damaged file says of its texts would be read wherever it leads
         batch = batch if self._plain == self._schema else batch.cast(self._plain)
-        return in_chunks(iter([batch.select(self.columns)]) if self._keep is None else self._filtered(batch), rows)
-
-    def _filtered(self, batch: Any) -> Iterator[Any]:
-        import pyarrow.dataset
-
-        scanner = pyarrow.dataset.Scanner.from_batches(
-            [batch], schema=batch.schema, columns=self.columns, filter=self._keep, use_threads=False
-        )
-        yield from scanner.to_batches()
+        return in_chunks(filtered(iter([batch]), self.columns, self._keep), rows)
 
     def close(self) -> None:
         self._reader, self._last = None, (-1, None)

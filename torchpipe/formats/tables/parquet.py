@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -10,16 +13,19 @@ from torchpipe.errors import StateError
 from torchpipe.formats.records import Records
 from torchpipe.formats.storage.content import open_stored, open_up_to
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.formats.storage.remote import file_system
-from torchpipe.formats.storage.streams import stamp_of, stamp_of_path
-from torchpipe.formats.tables.blocks import Blocks, in_chunks
-from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
+from torchpipe.formats.storage.streams import Stamp, stamp_of
+from torchpipe.formats.tables.blocks import Blocks, filtered, in_chunks
+from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow, names_in
 from torchpipe.formats.tables.partitions import Partitions
 
-__all__ = ["NoBlocks", "ParquetBlocks", "RowGroupTables", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
+__all__ = [
+    "NoBlocks", "ParquetBlocks", "ParquetFile", "RowGroupTables", "RowGroups", "groups_in", "import_parquet",
+    "is_at_hand",
+]  # fmt: skip
 
 
 _STREAM_BYTES = 1 << 20  # of each column, that are read at a time
+_FOOTERS_BYTES = 1 << 26  # of those that a process keeps, as they are stored
 
 
 def import_parquet(filtered: bool) -> Any:
@@ -33,35 +39,124 @@ def import_parquet(filtered: bool) -> Any:
     return import_module("pyarrow.parquet")
 
 
-def open_parquet(
-    path: str, storage_options: Mapping[str, Any] | None, opened: Any = None
-) -> tuple[Any, list[int | str | None] | None]:
-    """A ``pyarrow.parquet.ParquetFile``, over the file as ``opened`` if it is, and its stamp.
+class _Footer:
+    """The table at the end of a file: what stands where. ``identity`` tells another file of its name."""
 
-    A local file is read bit by bit, as it is decoded; at a URL a row group is read at once, in few requests.
+    def __init__(self, identity: object, metadata: Any) -> None:
+        self.identity = identity
+        self.metadata = metadata
+        self._fragments: dict[str, Any] = {}
+        self._names: dict[tuple[str, str], list[str]] = {}
 
-    Raises: ValueError, with the path, for another file.
+    def filter(self, keep: Any, schema: Any, given: Any) -> _Filter:
+        """``given`` is true of all rows of the file; both are expressions of columns of ``schema``."""
+        if (fragment := self._fragments.get(str(given))) is None:
+            pa, form = import_pyarrow(), import_module("pyarrow.dataset").ParquetFileFormat()
+            sink = pa.BufferOutputStream()
+            self.metadata.write_metadata_file(sink)
+            fragment = form.make_fragment(pa.BufferReader(sink.getvalue()), partition_expression=given)
+            fragment.ensure_complete_metadata()
+            self._fragments[str(given)] = fragment
+        key = str(keep), str(given)
+        if key not in self._names:
+            self._names[key] = names_in(keep, schema)
+        return _Filter(keep, schema, fragment, self._names[key])
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """``names``: of the columns that ``keep`` looks at."""
+
+    keep: Any
+    schema: Any
+    fragment: Any
+    names: Sequence[str]
+
+    def may_keep(self, group: int) -> bool:
+        """False if the least and the greatest values of a row group show that it keeps no row of it."""
+        return bool(self.fragment.subset(row_group_ids=[group]).subset(self.keep, self.schema).num_row_groups)
+
+
+class _Footers:
+    """The footers of files that this process has opened: each is read once. At most ``_FOOTERS_BYTES`` are kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Footer] = {}
+        self._bytes = 0
+
+    def get(self, path: str) -> _Footer | None:
+        return self._kept.get(path)
+
+    def keep(self, path: str, footer: _Footer) -> None:
+        size = footer.metadata.serialized_size
+        if self._bytes + size > _FOOTERS_BYTES:
+            self._kept, self._bytes = {}, 0
+        self._kept[path] = footer
+        self._bytes += size
+
+
+_footers = _Footers()
+
+
+def is_at_hand(path: str) -> bool:
+    """True if the footer of a file of that name is known in this process."""
+    return _footers.get(path) is not None
+
+
+def _identity(file: Any, stamp: Stamp | None) -> object:
+    """What no other content of a file has that this process comes to; None where nobody knows."""
+    try:
+        found = os.fstat(file.fileno())
+        return stamp, found.st_dev, found.st_ino, found.st_mtime_ns
+    except OSError:  # at a URL
+        return None if stamp is None or stamp[1] is None else stamp
+
+
+class ParquetFile:
+    """An open parquet file: ``reader`` is pyarrow's ``ParquetFile`` of it, ``opened`` what that reads.
+
+    All is read of the one file that was opened: a local one bit by bit, as it is decoded; at a URL a row group at once,
+    in few requests. Of ``part`` of that, ``opened.raw.stop`` may say from where on little is read. Raises: ValueError,
+    with the path, for what is no parquet file; the OSError of one that cannot be opened or read.
     """
-    pa = import_pyarrow()
 
-    source = opened or (open_stored(path, storage_options) if is_remote(path) else path)
-    streamed = isinstance(source, str)
-    try:
-        file = import_parquet(False).ParquetFile(source, buffer_size=_STREAM_BYTES * streamed, pre_buffer=not streamed)
-        return file, stamp_of_path(source) if isinstance(source, str) else stamp_of(source)
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-            raise
-        raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
+    def __init__(self, path: str, storage_options: Mapping[str, Any] | None, *, part: bool = False) -> None:
+        pa = import_pyarrow()
+
+        streamed = not is_remote(path)
+        if streamed:
+            self.opened: Any = open(path, "rb", buffering=0)
+        else:
+            self.opened = open_up_to(path, None, storage_options) if part else open_stored(path, storage_options)
+        self.stamp = stamp_of(self.opened)
+        identity, known = _identity(self.opened, self.stamp), _footers.get(path)
+        footer = known if known is not None and identity is not None and known.identity == identity else None
+        try:
+            self.reader = import_parquet(False).ParquetFile(
+                self.opened,
+                metadata=None if footer is None else footer.metadata,
+                buffer_size=_STREAM_BYTES * streamed,
+                pre_buffer=not streamed,
+            )
+        except (pa.ArrowInvalid, OSError) as error:
+            self.opened.close()
+            if type(error) is not pa.ArrowInvalid and (type(error) is not OSError or error.errno is not None):
+                raise
+            raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
+        self.footer = footer or _Footer(identity, self.reader.metadata)
+        if footer is None and identity is not None:
+            _footers.keep(path, self.footer)
+
+    def close(self) -> None:
+        self.reader.close(force=True)
 
 
-def rows_in(path: str, storage_options: Mapping[str, Any] | None) -> list[int]:
-    """How many rows each row group has: read from the end of the file."""
-    file, _ = open_parquet(path, storage_options)
-    try:
-        return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    finally:
-        file.close(force=True)
+def groups_in(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Stamp | None, list[Any]]:
+    """What the footer of the file says of each row group, as pyarrow has it; and the file's stamp."""
+    file = ParquetFile(path, storage_options)
+    file.close()
+    metadata = file.footer.metadata
+    return file.stamp, [metadata.row_group(number) for number in range(metadata.num_row_groups)]
 
 
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}  # bytes of a value, by physical type
@@ -96,97 +191,59 @@ class ParquetBlocks(Blocks):
         self.path = path
         self._partitions = partitions
         self._given = {} if partitions is None else partitions.values(path)
-        self._opened: Any = open_up_to(path, None, storage_options) if part and is_remote(path) else None
-        self._file, self.stamp = open_parquet(path, storage_options, self._opened)
-        self._keep = keep
+        self._file = ParquetFile(path, storage_options, part=part)
+        self.stamp = self._file.stamp
+        self._metadata = self._file.footer.metadata
         self._use_threads = use_threads
-        self._storage_options = storage_options
-        self._fragment: Any = None
-        self._schema: Any = None
-        names = self._file.schema_arrow.names
-        both = next((name for name in names if name in self._given), None)
-        names = [*names, *self._given]
-        self.columns = list(columns or names)
-        self._read = [name for name in self.columns if name not in self._given]
-        self.count = self._file.num_row_groups
+        self.count = self._metadata.num_row_groups
         try:
+            schema = self._file.reader.schema_arrow
+            both = next((name for name in schema.names if name in self._given), None)
             if both is not None:
                 raise ValueError(f"{path} has a column {both!r}, and its path names one: leave partitioning out")
-            check_columns_of(path, names, self.columns)
+            whole = import_pyarrow().schema([*schema, *(partitions.schema if partitions else ())])
+            self.columns = list(columns or whole.names)
+            check_columns_of(path, whole.names, self.columns)
+            given = None if partitions is None else partitions.expression(path)
+            self._filter = None if keep is None else self._file.footer.filter(keep, whole, given)
+            needed = {*self.columns, *(self._filter.names if self._filter else ())}
+            self._read = [name for name in schema.names if name in needed]
         except ValueError:
             self.close()
             raise
 
     def narrow(self, first: int, stop: int) -> None:
-        if self._opened is None or first == stop:
+        if first == stop or not is_remote(self.path):
             return
-        group = self._file.metadata.row_group(stop - 1)
+        group = self._metadata.row_group(stop - 1)
         columns = [group.column(number) for number in range(group.num_columns)]
         begins = [column.dictionary_page_offset or column.data_page_offset for column in columns]
-        self._opened.raw.stop = max(begin + column.total_compressed_size for begin, column in zip(begins, columns))
+        self._file.opened.raw.stop = max(begin + column.total_compressed_size for begin, column in zip(begins, columns))
 
     def length(self, block: int) -> int | None:
-        if self._keep is not None:
+        if self._filter is not None:
             return None
-        length: int = self._file.metadata.row_group(block).num_rows
+        length: int = self._metadata.row_group(block).num_rows
         return length
 
     def row_bytes(self, block: int) -> float:
-        group = self._file.metadata.row_group(block)
+        group = self._metadata.row_group(block)
         columns = [group.column(number) for number in range(group.num_columns)]
         read = [column for column in columns if _is_of(column.path_in_schema, self._read)]
         size = sum(max(column.total_uncompressed_size, _plain_size(column)) for column in read)
         return float(size / max(1, group.num_rows))
 
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
-        if self._keep is not None:
-            return in_chunks(self._filtered(block, rows), rows)
-        batches = self._file.iter_batches(
+        if self._filter is not None and not self._filter.may_keep(block):
+            return iter(())
+        read = self._file.reader.iter_batches(
             batch_size=rows, row_groups=[block], columns=self._read, use_threads=self._use_threads
         )
-        return in_chunks((self._whole(batch).select(self.columns) for batch in batches), rows)
-
-    def _whole(self, batch: Any) -> Any:
-        return batch if self._partitions is None else self._partitions.add_to(batch, self._given)
-
-    def _filtered(self, group: int, rows: int) -> Iterator[Any]:
-        if self._fragment is None:
-            self._fragment = self._as_fragment()
-        fragment = self._fragment.subset(row_group_ids=[group])
-        streamed = not is_remote(self.path)
-        options = import_module("pyarrow.dataset").ParquetFragmentScanOptions(
-            use_buffered_stream=streamed, buffer_size=_STREAM_BYTES, pre_buffer=not streamed
-        )
-        scanner = fragment.scanner(
-            schema=self._schema,
-            columns=self.columns,
-            filter=self._keep,
-            use_threads=self._use_threads,
-            batch_size=rows,
-            batch_readahead=1,
-            fragment_scan_options=options,
-        )
-        yield from scanner.to_batches()
-
-    def _as_fragment(self) -> Any:
-        """The file as a part of a data set, which knows of each row group the least and the greatest values."""
-        import pyarrow.dataset
-        import pyarrow.fs
-
-        path, system = self.path, pyarrow.fs.LocalFileSystem()
-        if is_remote(path):
-            remote, path = file_system(path, self._storage_options)
-            system = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(remote))
-        given = {} if self._partitions is None else {"partition_expression": self._partitions.expression(self.path)}
-        self._schema = pyarrow.schema(
-            [*self._file.schema_arrow, *(self._partitions.schema if self._partitions else ())]
-        )
-        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, filesystem=system, **given)
-        fragment.ensure_complete_metadata()
-        return fragment
+        batches = (batch if self._partitions is None else self._partitions.add_to(batch, self._given) for batch in read)
+        return in_chunks(filtered(batches, self.columns, self._filter and self._filter.keep), rows)
 
     def close(self) -> None:
-        self._file.close(force=True)
+        self._file.close()
 
 
 def _is_of(path: str, columns: Sequence[str]) -> bool:
@@ -218,21 +275,22 @@ class NoBlocks(Blocks):
 
 
 class RowGroups(Records[Any]):
-    """(path, number) of each row group of a parquet file. Position: the number."""
+    """The row groups of a parquet file, each as ``make(number)`` makes it. Position: the number."""
 
     def __init__(self, path: str, storage_options: Mapping[str, Any] | None) -> None:
-        self._file, self.stamp = open_parquet(path, storage_options)
-        self.path = path
-        self._count: int = self._file.num_row_groups
+        self._file = ParquetFile(path, storage_options)
+        self.path, self.stamp = path, self._file.stamp
+        self._count: int = self._file.footer.metadata.num_row_groups
         self._next = 0
 
-    def _made(self, group: int) -> Any:
-        return self.path, group
+    @abstractmethod
+    def made(self, group: int) -> Any:
+        """What stands for a row group."""
 
     def __next__(self) -> Any:
         if self._next >= self._count:
             raise StopIteration
-        made = self._made(self._next)
+        made = self.made(self._next)
         self._next += 1
         return made
 
@@ -254,7 +312,7 @@ class RowGroups(Records[Any]):
         return f"row group {self._next}"
 
     def close(self) -> None:
-        self._file.close(force=True)
+        self._file.close()
 
 
 class RowGroupTables(RowGroups):
@@ -273,8 +331,8 @@ class RowGroupTables(RowGroups):
     ) -> None:
         super().__init__(path, storage_options)
         self._columns, self._schema, self._use_threads = columns, schema, use_threads
-        check_columns_of(path, self._file.schema_arrow.names, columns or ())
+        check_columns_of(path, self._file.reader.schema_arrow.names, columns or ())
 
-    def _made(self, group: int) -> Any:
-        table = self._file.read_row_group(group, columns=self._columns, use_threads=self._use_threads)
+    def made(self, group: int) -> Any:
+        table = self._file.reader.read_row_group(group, columns=self._columns, use_threads=self._use_threads)
         return table if self._schema is None else table.cast(self._schema)

@@ -21,7 +21,7 @@ import numpy as np
 from reading_services import MultiProcessingReadingService
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.paths import expand_paths
-from torchpipe.formats.tables.parquet import open_parquet
+from torchpipe.formats.tables.parquet import groups_in
 from torchpipe.iter import (
     ArrowReader,
     IterableWrapper,
@@ -271,12 +271,8 @@ def _read_tokens(made: _File) -> None:
 
 
 def _read_groups(made: _File) -> None:
-    file, _ = open_parquet(made.path, None)
-    try:
-        for number in range(file.num_row_groups):
-            made.groups.add_one(file.metadata.row_group(number).total_byte_size)
-    finally:
-        file.close(force=True)
+    for group in groups_in(made.path, None)[1]:
+        made.groups.add_one(group.total_byte_size)
 
 
 def _read(made: _File, reader: Any, key: str | None) -> None:
