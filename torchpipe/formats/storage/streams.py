@@ -9,6 +9,7 @@ import io
 import os
 import stat
 import zlib
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from torchpipe.compat.torch_datapipes import StreamWrapper
@@ -16,7 +17,7 @@ from torchpipe.errors import StateError
 
 __all__ = [
     "Stamp", "StreamWrapper", "can_seek", "change_of", "check_stamp", "close_stream", "close_stream_after_parts",
-    "close_streams", "keep_newlines", "stamp_of", "stamp_of_path", "wrap_stream",
+    "close_streams", "keep_newlines", "local_stamp", "stamp_of", "wrap_stream",
 ]  # fmt: skip
 
 Stamp: TypeAlias = "list[int | str | None]"
@@ -85,10 +86,9 @@ def stamp_of(file: Any) -> Stamp | None:
     return None
 
 
-def stamp_of_path(path: str) -> Stamp | None:
-    """:func:`stamp_of` a local file. Raises: OSError."""
-    with open(path, "rb", buffering=0) as file:
-        return stamp_of(file)
+def local_stamp(size: int, read_at: Callable[[int, int], bytes]) -> Stamp:
+    """:func:`stamp_of` a local file of ``size`` bytes, of which ``read_at`` gives so many from a byte on."""
+    return [size, zlib.crc32(read_at(_TAIL_BYTES, max(0, size - _TAIL_BYTES)))]
 
 
 def _ends_of(file: Any) -> Stamp | None:
@@ -97,7 +97,7 @@ def _ends_of(file: Any) -> Stamp | None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return None
-        return [found.st_size, zlib.crc32(os.pread(descriptor, _TAIL_BYTES, max(0, found.st_size - _TAIL_BYTES)))]
+        return local_stamp(found.st_size, lambda count, start: os.pread(descriptor, count, start))
     except (AttributeError, OSError, ValueError):  # UnsupportedOperation is one of these
         return None
 

@@ -14,7 +14,7 @@ from torchpipe.errors import StateError
 from torchpipe.formats.records import Records
 from torchpipe.formats.tables.columns import RowMaker, batch_maker
 
-__all__ = ["Blocks", "BlocksPart", "TableRecords", "filtered", "in_chunks"]
+__all__ = ["Blocks", "BlocksPart", "TableRecords", "filtered", "in_chunks", "is_of_content"]
 
 _ROWS_AT_ONCE = 512  # dicts that are made together
 _CHUNK_BYTES = 1 << 24  # that are decoded together, in whole batches
@@ -84,6 +84,11 @@ class BlocksPart(Blocks):
 
     def close(self) -> None:
         self._blocks.close()
+
+
+def is_of_content(error: Exception) -> bool:
+    """True if pyarrow says that of what it reads; False of an error of whoever reads the file for it."""
+    return isinstance(error, ValueError) or (type(error) is OSError and error.errno is None)
 
 
 def filtered(batches: Iterator[Any], columns: Sequence[str], keep: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from torchpipe.formats.records import Records
 from torchpipe.formats.storage.content import open_stored, open_up_to
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import Stamp, stamp_of
-from torchpipe.formats.tables.blocks import Blocks, filtered, in_chunks
+from torchpipe.formats.tables.blocks import Blocks, filtered, in_chunks, is_of_content
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow, names_in
 from torchpipe.formats.tables.partitions import Partitions
 
@@ -140,7 +140,7 @@ class ParquetFile:
             )
         except (pa.ArrowInvalid, OSError) as error:
             self.opened.close()
-            if type(error) is not pa.ArrowInvalid and (type(error) is not OSError or error.errno is not None):
+            if not is_of_content(error):
                 raise
             raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
         self.footer = footer or _Footer(identity, self.reader.metadata)

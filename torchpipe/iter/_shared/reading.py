@@ -89,8 +89,8 @@ class FileReader(IterDataPipe[T]):
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, named_files(self.source))
 
-    def first_bytes(self, path: str) -> tuple[int, int | None]:
-        """Where reading a file begins, if it does not at a piece, and where it may stop."""
+    def first_bytes(self, path: str, part: bool) -> tuple[int, int | None]:
+        """Where reading a file begins, or a ``part`` that does not begin at a byte, and where it may stop."""
         return self.begins_at, None
 
     @abstractmethod
@@ -348,7 +348,7 @@ def _beginning(reader: FileReader[Any], item: object) -> Beginning | None:
     if not is_remote(path):
         return None
     if span is None or reader.unit not in _IN_BYTES:
-        return path, *reader.first_bytes(path)
+        return path, *reader.first_bytes(path, span is not None)
     return path, max(0, span[0] - _BEFORE_BYTES), span[1]
 
 

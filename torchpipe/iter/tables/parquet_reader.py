@@ -99,8 +99,8 @@ class ParquetReader(TableReader):
             made.update(said[folder])
         self.partitioning = [[[field.name, str(field.type)] for field in schema], made.hexdigest()[:16]]
 
-    def first_bytes(self, path: str) -> tuple[int, int | None]:
-        return (0, 0) if is_at_hand(path) else super().first_bytes(path)
+    def first_bytes(self, path: str, part: bool) -> tuple[int, int | None]:
+        return (0, 0) if is_at_hand(path) else super().first_bytes(path, part)
 
     def records(self, item: Any) -> TableRecords:
         path = self.piece_of(item)[0]
