@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torchpipe.errors import StateError
 from torchpipe.formats.records import Records
 from torchpipe.formats.storage.content import open_stored, open_up_to
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.formats.storage.streams import Stamp, stamp_of
+from torchpipe.formats.storage.streams import Stamp, seen_of, stamp_of
 from torchpipe.formats.tables.blocks import Blocks, filtered, in_chunks, is_of_content
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow, names_in
 from torchpipe.formats.tables.partitions import Partitions
@@ -103,15 +102,6 @@ def is_at_hand(path: str) -> bool:
     return _footers.get(path) is not None
 
 
-def _identity(file: Any, stamp: Stamp | None) -> object:
-    """What no other content of a file has that this process comes to; None where nobody knows."""
-    try:
-        found = os.fstat(file.fileno())
-        return stamp, found.st_dev, found.st_ino, found.st_mtime_ns
-    except OSError:  # at a URL
-        return None if stamp is None or stamp[1] is None else stamp
-
-
 class ParquetFile:
     """An open parquet file: ``reader`` is pyarrow's ``ParquetFile`` of it, ``opened`` what that reads.
 
@@ -129,8 +119,10 @@ class ParquetFile:
         else:
             self.opened = open_up_to(path, None, storage_options) if part else open_stored(path, storage_options)
         self.stamp = stamp_of(self.opened)
-        identity, known = _identity(self.opened, self.stamp), _footers.get(path)
-        footer = known if known is not None and identity is not None and known.identity == identity else None
+        tells = self.stamp is not None and self.stamp[1] is not None
+        identity = (self.stamp, seen_of(self.opened)) if tells else None
+        known = _footers.get(path)
+        footer = known if known is not None and known.identity == identity and tells else None
         try:
             self.reader = import_parquet(False).ParquetFile(
                 self.opened,
