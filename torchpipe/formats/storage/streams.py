@@ -137,7 +137,7 @@ def seen_of(file: Any) -> tuple[int, ...] | None:
     """What is another number wherever a local file was replaced or written to; None of another file."""
     try:
         found = os.fstat(file.fileno())
-    except OSError:  # UnsupportedOperation is one
+    except (AttributeError, OSError, ValueError):  # UnsupportedOperation is one of these
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
 

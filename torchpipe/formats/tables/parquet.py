@@ -12,7 +12,8 @@ from torchpipe.errors import StateError
 from torchpipe.formats.records import Records
 from torchpipe.formats.storage.content import open_stored, open_up_to
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.formats.storage.streams import Stamp, seen_of, stamp_of
+from torchpipe.formats.storage.remembered import Remembered, identity_of
+from torchpipe.formats.storage.streams import Stamp, stamp_of
 from torchpipe.formats.tables.blocks import Blocks, filtered, in_chunks, is_of_content
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow, names_in
 from torchpipe.formats.tables.partitions import Partitions
@@ -39,10 +40,9 @@ def import_parquet(filtered: bool) -> Any:
 
 
 class _Footer:
-    """The table at the end of a file: what stands where. ``identity`` tells another file of its name."""
+    """The table at the end of a file: what stands where."""
 
-    def __init__(self, identity: object, metadata: Any) -> None:
-        self.identity = identity
+    def __init__(self, metadata: Any) -> None:
         self.metadata = metadata
         self._fragments: dict[str, Any] = {}
         self._names: dict[tuple[str, str], list[str]] = {}
@@ -76,30 +76,12 @@ class _Filter:
         return bool(self.fragment.subset(row_group_ids=[group]).subset(self.keep, self.schema).num_row_groups)
 
 
-class _Footers:
-    """The footers of files that this process has opened: each is read once. At most ``_FOOTERS_BYTES`` are kept."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, _Footer] = {}
-        self._bytes = 0
-
-    def get(self, path: str) -> _Footer | None:
-        return self._kept.get(path)
-
-    def keep(self, path: str, footer: _Footer) -> None:
-        size = footer.metadata.serialized_size
-        if self._bytes + size > _FOOTERS_BYTES:
-            self._kept, self._bytes = {}, 0
-        self._kept[path] = footer
-        self._bytes += size
-
-
-_footers = _Footers()
+_footers = Remembered[_Footer](_FOOTERS_BYTES)
 
 
 def is_at_hand(path: str) -> bool:
     """True if the footer of a file of that name is known in this process."""
-    return _footers.get(path) is not None
+    return _footers.has(path)
 
 
 class ParquetFile:
@@ -119,10 +101,8 @@ class ParquetFile:
         else:
             self.opened = open_up_to(path, None, storage_options) if part else open_stored(path, storage_options)
         self.stamp = stamp_of(self.opened)
-        tells = self.stamp is not None and self.stamp[1] is not None
-        identity = (self.stamp, seen_of(self.opened)) if tells else None
-        known = _footers.get(path)
-        footer = known if known is not None and known.identity == identity and tells else None
+        identity = identity_of(self.opened)
+        footer = _footers.get(path, identity)
         try:
             self.reader = import_parquet(False).ParquetFile(
                 self.opened,
@@ -135,9 +115,9 @@ class ParquetFile:
             if not is_of_content(error):
                 raise
             raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
-        self.footer = footer or _Footer(identity, self.reader.metadata)
-        if footer is None and identity is not None:
-            _footers.keep(path, self.footer)
+        self.footer = footer or _Footer(self.reader.metadata)
+        if footer is None:
+            _footers.keep(path, identity, self.footer, self.footer.metadata.serialized_size)
 
     def close(self) -> None:
         self.reader.close(force=True)
