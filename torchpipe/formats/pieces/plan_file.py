@@ -121,8 +121,12 @@ def _write(file: str, data: bytes) -> None:
             opened.write(data)
             opened.flush()
             os.fsync(opened.fileno())
-        with suppress(FileExistsError):
+        try:
             os.link(part, file)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without such links: who writes has the lease
+            os.replace(part, file)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(part)
