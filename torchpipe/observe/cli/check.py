@@ -22,6 +22,7 @@ from reading_services import MultiProcessingReadingService
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.paths import expand_paths
 from torchpipe.formats.tables.parquet import groups_in
+from torchpipe.formats.tokens import MappedTokens
 from torchpipe.iter import (
     ArrowReader,
     IterableWrapper,
@@ -265,6 +266,12 @@ def _compare(made: _File, shard: Shard) -> None:
 
 
 def _read_tokens(made: _File) -> None:
+    says_type = made.path.endswith(".npy") or os.path.exists(f"{os.path.splitext(made.path)[0]}.idx")
+    file = MappedTokens(made.path, None if says_type else "u1")
+    if len(file.paths) == len(file.shape) == 1:  # one run, which readers cut: of a bare .bin nothing else can be wrong
+        if file.tokens:
+            made.note({"tokens": range(file.tokens)} if says_type else {}, None)
+        return
     sequences = TokenFile(made.path, tensor_dtype=None)
     for number in range(len(sequences)):
         made.note({"tokens": sequences[number]}, None)
