@@ -238,10 +238,10 @@ def _examined(given: tuple[str, Shard | None], key: str | None) -> _File:
             _compare(made, shard)
         if kind in _TOKENS:
             _read_tokens(made)
-            return made
-        if kind == ".parquet":
-            _read_groups(made)
-        _read(made, _READERS[kind](path), "__key__" if key is None and kind == ".tar" else key)
+        else:
+            if kind == ".parquet":
+                _read_groups(made)
+            _read(made, _READERS[kind](path), "__key__" if key is None and kind == ".tar" else key)
     except Exception as error:
         made.note_bad("the file", error)
         made.rest_lost = True
