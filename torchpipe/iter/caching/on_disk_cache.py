@@ -178,7 +178,7 @@ class _OneItem(NodeIterator[Any]):
         yield self.item
 
 
-def _noted(path: str) -> Any:
+def _beside(path: str) -> Any:
     """What stands beside ``path``: names, of an item's files; of a file of another name, {"of": the item's path}."""
     try:
         with open(path + _LIST) as file:
@@ -199,7 +199,7 @@ def _own(path: str, of: str) -> None:
 
 
 def _check_owner(path: str, of: str) -> None:
-    noted = _noted(path)
+    noted = _beside(path)
     owner = noted.get("of") if isinstance(noted, dict) else path
     if owner != of:
         raise ValueError(
@@ -235,7 +235,7 @@ class _CacheIterator(ExpandingIterator[str]):
             lease.give_back(remove=True)
 
     def _cached(self, path: str) -> list[str] | None:
-        names = _noted(path)
+        names = _beside(path)
         names = [path] if names is None else names
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return None
