@@ -262,7 +262,8 @@ class Content:
                 if stop is None
                 else open_up_to(path, stop, storage_options)
             )
-        self.stamp, self.identity = stamp_of(self._file), identity_of(self._file)
+        self.stamp = stamp_of(self._file)
+        self.identity = identity_of(self._file, self.stamp)
         size = None if self.stamp is None or opened is not None else self.stamp[0]
         self._size = size if isinstance(size, int) else None
         self.can_seek = opened is None or can_seek(opened)

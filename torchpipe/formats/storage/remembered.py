@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from torchpipe.formats.storage.streams import seen_of, stamp_of
+from torchpipe.formats.storage.streams import Stamp, seen_of
 
 __all__ = ["Remembered", "identity_of"]
 
 T = TypeVar("T")
 
 
-def identity_of(file: Any) -> object:
+def identity_of(file: Any, stamp: Stamp | None) -> object:
     """Of an open file: another one wherever this process finds other content; None where nobody can tell."""
-    stamp = stamp_of(file)
     return None if stamp is None or stamp[1] is None else (stamp, seen_of(file))
 
 

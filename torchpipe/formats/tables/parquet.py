@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -18,10 +17,7 @@ from torchpipe.formats.tables.blocks import Blocks, filtered, in_chunks, is_of_c
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow, names_in
 from torchpipe.formats.tables.partitions import Partitions
 
-__all__ = [
-    "NoBlocks", "ParquetBlocks", "ParquetFile", "RowGroupTables", "RowGroups", "groups_in", "import_parquet",
-    "is_at_hand",
-]  # fmt: skip
+__all__ = ["NoBlocks", "ParquetBlocks", "ParquetFile", "RowGroups", "groups_in", "import_parquet", "is_at_hand"]
 
 
 _STREAM_BYTES = 1 << 20  # of each column, that are read at a time
@@ -44,36 +40,21 @@ class _Footer:
 
     def __init__(self, metadata: Any) -> None:
         self.metadata = metadata
-        self._fragments: dict[str, Any] = {}
-        self._names: dict[tuple[str, str], list[str]] = {}
+        self._looked: dict[tuple[str, str], tuple[Any, list[str]]] = {}
 
-    def filter(self, keep: Any, schema: Any, given: Any) -> _Filter:
-        """``given`` is true of all rows of the file; both are expressions of columns of ``schema``."""
-        if (fragment := self._fragments.get(str(given))) is None:
+    def look(self, keep: Any, schema: Any, given: Any) -> tuple[Any, list[str]]:
+        """The file as a part of a data set, which knows of each row group the least and the greatest values, and the
+        columns that ``keep`` looks at. ``given`` is true of all rows; both are expressions of columns of ``schema``.
+        """
+        key = str(keep), str(given)
+        if key not in self._looked:
             pa, form = import_pyarrow(), import_module("pyarrow.dataset").ParquetFileFormat()
             sink = pa.BufferOutputStream()
             self.metadata.write_metadata_file(sink)
             fragment = form.make_fragment(pa.BufferReader(sink.getvalue()), partition_expression=given)
             fragment.ensure_complete_metadata()
-            self._fragments[str(given)] = fragment
-        key = str(keep), str(given)
-        if key not in self._names:
-            self._names[key] = names_in(keep, schema)
-        return _Filter(keep, schema, fragment, self._names[key])
-
-
-@dataclass(frozen=True)
-class _Filter:
-    """``names``: of the columns that ``keep`` looks at."""
-
-    keep: Any
-    schema: Any
-    fragment: Any
-    names: Sequence[str]
-
-    def may_keep(self, group: int) -> bool:
-        """False if the least and the greatest values of a row group show that it keeps no row of it."""
-        return bool(self.fragment.subset(row_group_ids=[group]).subset(self.keep, self.schema).num_row_groups)
+            self._looked[key] = fragment, names_in(keep, schema)
+        return self._looked[key]
 
 
 _footers = Remembered[_Footer](_FOOTERS_BYTES)
@@ -101,7 +82,7 @@ class ParquetFile:
         else:
             self.opened = open_up_to(path, None, storage_options) if part else open_stored(path, storage_options)
         self.stamp = stamp_of(self.opened)
-        identity = identity_of(self.opened)
+        identity = identity_of(self.opened, self.stamp)
         footer = _footers.get(path, identity)
         try:
             self.reader = import_parquet(False).ParquetFile(
@@ -165,6 +146,7 @@ class ParquetBlocks(Blocks):
         self._given = {} if partitions is None else partitions.values(path)
         self._file = ParquetFile(path, storage_options, part=part)
         self.stamp = self._file.stamp
+        self._keep = keep
         self._metadata = self._file.footer.metadata
         self._use_threads = use_threads
         self.count = self._metadata.num_row_groups
@@ -177,8 +159,12 @@ class ParquetBlocks(Blocks):
             self.columns = list(columns or whole.names)
             check_columns_of(path, whole.names, self.columns)
             given = None if partitions is None else partitions.expression(path)
-            self._filter = None if keep is None else self._file.footer.filter(keep, whole, given)
-            needed = {*self.columns, *(self._filter.names if self._filter else ())}
+            self._fragment: Any = None
+            names: Sequence[str] = ()
+            if keep is not None:
+                self._fragment, names = self._file.footer.look(keep, whole, given)
+            self._whole = whole
+            needed = {*self.columns, *names}
             self._read = [name for name in schema.names if name in needed]
         except ValueError:
             self.close()
@@ -193,7 +179,7 @@ class ParquetBlocks(Blocks):
         self._file.opened.raw.stop = max(begin + column.total_compressed_size for begin, column in zip(begins, columns))
 
     def length(self, block: int) -> int | None:
-        if self._filter is not None:
+        if self._keep is not None:
             return None
         length: int = self._metadata.row_group(block).num_rows
         return length
@@ -206,13 +192,15 @@ class ParquetBlocks(Blocks):
         return float(size / max(1, group.num_rows))
 
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
-        if self._filter is not None and not self._filter.may_keep(block):
-            return iter(())
+        if self._keep is not None:
+            group = self._fragment.subset(row_group_ids=[block])
+            if not group.subset(self._keep, self._whole).num_row_groups:  # its statistics show that no row is kept
+                return iter(())
         read = self._file.reader.iter_batches(
             batch_size=rows, row_groups=[block], columns=self._read, use_threads=self._use_threads
         )
         batches = (batch if self._partitions is None else self._partitions.add_to(batch, self._given) for batch in read)
-        return in_chunks(filtered(batches, self.columns, self._filter and self._filter.keep), rows)
+        return in_chunks(filtered(batches, self.columns, self._keep), rows)
 
     def close(self) -> None:
         self._file.close()
@@ -250,9 +238,9 @@ class RowGroups(Records[Any]):
     """The row groups of a parquet file, each as ``make(number)`` makes it. Position: the number."""
 
     def __init__(self, path: str, storage_options: Mapping[str, Any] | None) -> None:
-        self._file = ParquetFile(path, storage_options)
-        self.path, self.stamp = path, self._file.stamp
-        self._count: int = self._file.footer.metadata.num_row_groups
+        self.file = ParquetFile(path, storage_options)
+        self.path, self.stamp = path, self.file.stamp
+        self._count: int = self.file.footer.metadata.num_row_groups
         self._next = 0
 
     @abstractmethod
@@ -284,27 +272,4 @@ class RowGroups(Records[Any]):
         return f"row group {self._next}"
 
     def close(self) -> None:
-        self._file.close()
-
-
-class RowGroupTables(RowGroups):
-    """The row groups of a parquet file as ``pyarrow.Table``: its ``columns``, cast to ``schema`` if there is one.
-
-    Raises: ValueError for a column that the file does not have, and for a file that is not parquet.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        columns: Sequence[str] | None,
-        schema: Any,
-        use_threads: bool,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
-        super().__init__(path, storage_options)
-        self._columns, self._schema, self._use_threads = columns, schema, use_threads
-        check_columns_of(path, self._file.reader.schema_arrow.names, columns or ())
-
-    def made(self, group: int) -> Any:
-        table = self._file.reader.read_row_group(group, columns=self._columns, use_threads=self._use_threads)
-        return table if self._schema is None else table.cast(self._schema)
+        self.file.close()
