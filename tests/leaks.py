@@ -23,8 +23,8 @@ __all__ = ["Footprint", "descendants", "kill_left", "left_since", "wait_nothing_
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE_S = 5.0
-# Threads that libraries start once and keep: fsspec's event loop, tqdm's monitor.
-LIBRARY_THREADS = ("fsspecIO", "tqdm", "execnet", "pymp-")
+# Threads that libraries start once and keep: fsspec's event loop, tqdm's monitor, and pyarrow's that call Python
+LIBRARY_THREADS = ("fsspecIO", "tqdm", "execnet", "pymp-", "Dummy-")
 # Opened once by libraries, or belonging to no one: devices, kernel tables, interpreter and package files.
 LIBRARY_FILES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/nvidia", "/dev/tty", "/dev/pts", "/proc/", "/sys/")
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -112,12 +109,6 @@ def test_places_and_columns_may_be_numbers_of_any_kind(form: str, of: Any) -> No
     next(stream)
     again.load_state_dict(saved(begun.state_dict()))
     assert list(again) == list(stream)
-
-
-def test_a_row_group_may_be_a_number_of_numpys(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"n": range(6)}), tmp_path / "t.parquet", row_group_size=2)
-    path = str(tmp_path / "t.parquet")
-    assert list(IterableWrapper([(path, np.int64(1))]).read_parquet()) == [{"n": 2}, {"n": 3}]
 
 
 def test_what_is_kept_of_a_map_is_drawn_alike_for_each_kind_of_number() -> None:

@@ -13,6 +13,7 @@ import signal
 import threading
 from typing import NoReturn
 
+from reading_services.processes.pidfd import pidfd_of
 from reading_services.processes.status_page import Field, StatusPage
 
 __all__ = ["signal_at_parents_end", "watch_parent"]
@@ -40,7 +41,7 @@ def watch_parent(parent_pid: int, page: StatusPage, *, death_signal: bool) -> No
 
 def _watch(parent_pid: int, page: StatusPage) -> None:
     try:
-        handle = os.pidfd_open(parent_pid)
+        handle = pidfd_of(parent_pid)
     except ProcessLookupError:
         _end()
     poller = select.poll()

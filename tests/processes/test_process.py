@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,7 @@ from reading_services.processes.stopping import stop_all
 from reading_services.processes.worker import serve
 from tests.laws.executors import PROCESSES
 from tests.processes.rig import BUSY, close_and_sleep, kill_itself, leave, made, sleep, started, wait_busy
+from torchpipe.state.mapped import write_file
 
 
 @pytest.mark.parametrize(
@@ -195,3 +197,26 @@ def test_L4_a_time_in_which_nobody_looked_is_no_silence(clock: Clock) -> None:
     assert not missing(worker, clock, 30)
     assert missing(worker, clock, 10)
     worker.release()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_a_kernel_without_pidfds_is_an_error_that_names_the_way_out(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    with pytest.raises(OSError, match=r'pidfd_open.*worker_method="thread"') as caught:
+        started(leave, 0)
+    assert caught.value.errno == number
+
+
+def test_a_kernel_without_memory_files_has_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    handle, spans = write_file("test", [memoryview(b"abc")])
+    assert os.pread(handle, spans[0][1], spans[0][0]) == b"abc"
+    os.close(handle)

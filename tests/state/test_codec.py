@@ -190,6 +190,17 @@ def test_L8_a_pickle_in_place_of_a_state_is_not_run(tmp_path: Path) -> None:
     assert not fuse.exists()
 
 
+def test_arrays_of_objects_keep_the_types_of_what_is_in_them() -> None:
+    array = np.empty(3, dtype=object)
+    array[0], array[1], array[2] = bytearray(b"ab"), [bytearray(b"c")], b"d"
+    back = decode(encode(array))
+    assert [type(each) for each in back] == [bytearray, list, bytes]
+    assert list(back) == list(array)
+    array[0] = memoryview(b"xy")
+    with pytest.raises(StateError, match="memoryview"):
+        encode(array)
+
+
 def test_L8_arrays_of_objects_cannot_be_smuggled_in() -> None:
     for parts in (
         (6, "|O", [1], b"\0" * 8),

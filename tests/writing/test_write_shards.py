@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -657,6 +658,27 @@ def test_rows_of_a_schema(tmp_path: Path) -> None:
         {"a": 1, "b": [0, 1, 2], "c": None, "d": {"x": b"1"}},
         {"a": None, "b": [4], "c": [], "d": {"x": None}},
     ]
+
+
+def test_a_schema_says_how_floats_are_kept_and_nothing_else_does(tmp_path: Path) -> None:
+    schema = pa.schema([("x", pa.float32()), ("many", pa.list_(pa.float16()))])
+    rows = [
+        {"x": 0.1, "many": [0.1, math.nan]},
+        {"x": np.float64(1e-9), "many": np.array([0.3, 2.0])},
+        {"x": math.inf, "many": np.array([0.5])},
+    ]
+    done = write_shards(IterableWrapper(rows), tmp_path / "out-{}.parquet", schema=schema)
+    got = list(ParquetReader(done.paths))
+    assert [row["x"] for row in got] == [float(np.float32(row["x"])) for row in rows]
+    assert [row["many"] for row in got[1:]] == [[float(np.float16(0.3)), 2.0], [0.5]]
+    for wrong in ({"x": 1e300, "many": []}, {"x": 1.0, "many": [1e9]}, {"x": 1, "many": []}, {"x": 1.0, "many": [1]}):
+        with pytest.raises(ValueError, match="would come back as"):
+            write_shards(IterableWrapper([wrong]), tmp_path / "wrong" / "{}.parquet", schema=schema)
+    unlike = ((np.float32(1), 0.1), (np.ones(2, np.float32), np.full(2, 0.1)), (np.arange(2), [1, True]))
+    for number, (first, later) in enumerate(unlike):
+        with pytest.raises(ValueError, match="would come back as|cannot be written as"):
+            graph = IterableWrapper([{"x": first}] * 2 + [{"x": later}])
+            write_shards(graph, tmp_path / f"{number}" / "{}.parquet", max_samples=2)
 
 
 def test_row_groups_end_by_bytes(tmp_path: Path) -> None:

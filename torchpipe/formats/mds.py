@@ -25,6 +25,7 @@ from torchpipe.compat.packages import needs
 from torchpipe.formats.decoding import as_images, picture
 from torchpipe.formats.storage.content import Content, open_stored
 from torchpipe.formats.storage.paths import is_remote
+from torchpipe.formats.storage.streams import Stamp, Stamps
 
 __all__ = ["Shard", "Shards", "mds_index"]
 
@@ -188,10 +189,14 @@ class Shard:
 
 
 def mds_index(
-    folder: str, wanted: Sequence[str] | None, images: str | None, options: Mapping[str, Any] | None
+    folder: str,
+    wanted: Sequence[str] | None,
+    images: str | None,
+    options: Mapping[str, Any] | None,
+    stamps: Stamps,
 ) -> tuple[list[Shard], bytes]:
     """The shards of the data set in ``folder``, and its index. The uncompressed file is read where a local folder has
-    it beside the compressed one, or instead.
+    it beside the compressed one, or instead. ``stamps`` has those of local shards then.
 
     Raises: FileNotFoundError without an index or a shard, ValueError for an index that cannot be read so and for a
     shard of another size; both name it.
@@ -215,7 +220,8 @@ def mds_index(
         raw = entry["raw_data"]["bytes"]
         shards.append(Shard(name, entry["samples"], raw, stored, compression, kept[described]))
         if not is_remote(name):
-            _check_size(shards[-1], os.path.getsize(name))
+            with open(name, "rb", buffering=0) as file:
+                _check_size(shards[-1], stamps.check(name, file))
     return shards, content
 
 
@@ -255,9 +261,10 @@ def _below(folder: str, name: str) -> str:
     return f"{first}{'' if first.endswith('/') else '/'}{name}{chain}{rest}"
 
 
-def _check_size(shard: Shard, size: int | None) -> None:
+def _check_size(shard: Shard, stamp: Stamp | None) -> None:
     """Raises: ValueError, naming it, unless the file has as many bytes as the index says."""
-    if size is not None and size != shard.stored_bytes:
+    size = None if stamp is None else stamp[0]
+    if isinstance(size, int) and size != shard.stored_bytes:
         what = "cut off" if size < shard.stored_bytes else "another one than the index means"
         raise ValueError(f"{shard.path} is {what}: it has {size} bytes, and should have {shard.stored_bytes}")
 
@@ -267,7 +274,8 @@ class Shards:
     ``max_bytes`` and one at least; others are read where the sample stands. Pickles without what it keeps; several
     threads may read."""
 
-    def __init__(self, options: Mapping[str, Any] | None, max_bytes: int) -> None:
+    def __init__(self, options: Mapping[str, Any] | None, max_bytes: int, stamps: Stamps) -> None:
+        self._stamps = stamps
         self._options = options
         self._max_bytes = max_bytes
         self._begin()
@@ -276,10 +284,10 @@ class Shards:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._contents: OrderedDict[str, bytes] = OrderedDict()
-        self._files: OrderedDict[str, Any] = OrderedDict()
+        self._idle: list[tuple[str, Any, bytes]] = []  # files at URLs that no thread reads, with their places
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_max_bytes": self._max_bytes}
+        return {"_options": self._options, "_max_bytes": self._max_bytes, "_stamps": self._stamps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -294,10 +302,21 @@ class Shards:
             return _sample(shard, number, lambda begin, count: content[begin : begin + count])
         if not is_remote(shard.path):
             with open(shard.path, "rb", buffering=0) as file:
-                _check_size(shard, os.fstat(file.fileno()).st_size)
+                _check_size(shard, self._stamps.check(shard.path, file))
                 return _sample(shard, number, partial(_read, file))
+        file, head = self._opened(shard)
+        try:
+            data = _sample(shard, number, partial(_read, file, head=head))
+        except BaseException:
+            file.close()
+            raise
         with self._lock:
-            return _sample(shard, number, self._opened(shard))
+            self._idle.append((shard.path, file, head))
+            left = self._idle[:-_OPEN]
+            del self._idle[:-_OPEN]
+        for _, file, _ in left:
+            file.close()
+        return data
 
     def _decompressed(self, shard: Shard) -> bytes:
         with self._lock:  # held while one is made: threads that want the same one wait for it
@@ -313,7 +332,7 @@ class Shards:
     def _read_whole(self, shard: Shard) -> bytes:
         stored = Content(shard.path, shard.compression, self._options)
         try:
-            _check_size(shard, None if stored.stamp is None else stored.stamp[0])  # type: ignore[arg-type]
+            _check_size(shard, self._stamps.compare(shard.path, stored.stamp))
             content: bytes = stored.read(shard.raw_bytes + 1)
         finally:
             stored.close()
@@ -324,20 +343,24 @@ class Shards:
             )
         return content
 
-    def _opened(self, shard: Shard) -> Callable[[int, int], bytes]:
-        """A function that reads it from a byte on: samples in order without a step back, their places once."""
-        file, head = self._files.pop(shard.path, (None, b""))
-        if file is None:
-            file = open_stored(shard.path, self._options)
-            _check_size(shard, getattr(getattr(file, "raw", None), "size", None))
-            head = file.read(4 * (shard.samples + 2))
-            if len(self._files) >= _OPEN:
-                self._files.popitem(last=False)[1][0].close()
-        self._files[shard.path] = file, head
-        return lambda begin, count: head[begin : begin + count] if begin < len(head) else _read(file, begin, count)
+    def _opened(self, shard: Shard) -> tuple[Any, bytes]:
+        """It, for this thread alone, and where its samples stand: samples in order are read without a step back."""
+        with self._lock:
+            number = next((at for at, idle in enumerate(self._idle) if idle[0] == shard.path), None)
+            if number is not None:
+                return self._idle.pop(number)[1:]
+        file = open_stored(shard.path, self._options)
+        try:
+            _check_size(shard, self._stamps.check(shard.path, file))
+            return file, file.read(4 * (shard.samples + 2))
+        except BaseException:
+            file.close()
+            raise
 
 
-def _read(file: Any, begin: int, count: int) -> bytes:
+def _read(file: Any, begin: int, count: int, head: bytes = b"") -> bytes:
+    if begin < len(head):
+        return head[begin : begin + count]
     file.seek(begin)
     return file.read(count)  # type: ignore[no-any-return]
 

@@ -16,6 +16,7 @@ from typing import Any
 from torchpipe.errors import StateError
 from torchpipe.formats.records import ContentRecords
 from torchpipe.formats.storage.content import BUFFER_BYTES, Content
+from torchpipe.formats.storage.remembered import Remembered
 from torchpipe.formats.storage.streams import StreamWrapper, close_stream_after_parts, wrap_stream
 
 __all__ = ["BLOCK_BYTES", "Member", "TarFiles", "TarStreams"]
@@ -26,6 +27,7 @@ _FILE = frozenset(b"\0" + b"07")  # the old, the usual and the contiguous kind
 _HARD_LINK, _SYMBOLIC_LINK = b"12"
 _WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders, pipes: whatever their size says
 _MOST_HEADER_BYTES = 1 << 20
+_ARCHIVES = 16  # whose names a process keeps, of those with links
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,29 @@ class Member:
     data: int
     size: int
     lacks: str = ""
+
+
+class _Names:
+    """The files of an archive that stand before byte ``reached``, by their names: in each list in any order."""
+
+    def __init__(self) -> None:
+        self.reached = 0
+        self._by_name: dict[str, list[Member]] = {}
+
+    def add(self, member: Member) -> None:
+        self._by_name.setdefault(_normal(member.name), []).append(member)
+
+    def file_before(self, name: str, end: int) -> Member | None:
+        """The last file of that name before byte ``end``."""
+        before = [member for member in self._by_name.get(name, ()) if member.header < end]
+        return max(before, key=lambda member: member.header, default=None)
+
+    def has_folder_before(self, name: str, end: int) -> bool:
+        inside = (members for path, members in self._by_name.items() if path.startswith(name + "/"))
+        return name in ("", ".") or any(member.header < end for members in inside for member in members)
+
+
+_names = Remembered[_Names](_ARCHIVES)
 
 
 class TarFiles:
@@ -61,7 +86,7 @@ class TarFiles:
         self._at = 0  # of the stream
         self._held: list[Member | None] = []  # found by stand_at()
         self._lock = threading.Lock()
-        self._by_name: dict[str, Member] | None = None  # by their names, from the first link on
+        self._names: _Names | None = None  # from the first link on
 
     def next(self) -> Member | None:
         """The next file, whose content :meth:`read` gives; None at the end of the archive."""
@@ -94,36 +119,35 @@ class TarFiles:
             elif size is not None:
                 length = size
             self.offset = data + _padded(length)
+            file: Member | None = None
             if kind in _FILE:
-                return self._registered(Member(_name(header) if name is None else name, start, data, length))
-            if kind in (_HARD_LINK, _SYMBOLIC_LINK):
-                link = Member(_name(header) if name is None else name, start, 0, 0)
-                if not self._follows_links:
-                    return link
-                file = self._named(link, _text(header[157:257]) if target is None else target, kind)
-                if file is not None:
-                    return file if file.lacks else self._registered(file)
-            if kind not in _WITHOUT_DATA:
+                file = Member(_name(header) if name is None else name, start, data, length)
+            elif kind in (_HARD_LINK, _SYMBOLIC_LINK):
+                file = Member(_name(header) if name is None else name, start, 0, 0)
+                if self._follows_links:
+                    file = self._named(file, _text(header[157:257]) if target is None else target, kind)
+            elif kind not in _WITHOUT_DATA:
                 raise ValueError(
                     f"{self.path} holds a file of type {chr(kind)!r} at byte {start}, which is not supported"
                 )
+            if self._names is not None and self._names.reached == start:
+                self._names.reached = self.offset
+                if file is not None and not file.lacks:
+                    self._names.add(file)
+            if file is not None:
+                return file
             start, name, target, size = self.offset, None, None, None
-
-    def _registered(self, member: Member) -> Member:
-        if self._by_name is not None:
-            self._by_name[_normal(member.name)] = member
-        return member
 
     def _named(self, link: Member, target: str, kind: int) -> Member | None:
         """The file that a link names; None if that is a folder."""
         if not self._content.can_seek:
             why = f"and {self.path} is read as a stream that cannot seek, which has no way back to it"
             return replace(link, lacks=f"{self.path} holds {link.name!r} as a link to {target!r}, {why}")
-        by_name = self._learned(link.header) if self._by_name is None else self._by_name
+        names = self._names_before(link.header)
         wanted = _normal(target if kind == _HARD_LINK else os.path.join(os.path.dirname(link.name), target))
-        if (found := by_name.get(wanted)) is not None:
+        if (found := names.file_before(wanted, link.header)) is not None:
             return replace(link, data=found.data, size=found.size)
-        if wanted in ("", ".") or any(name.startswith(wanted + "/") for name in by_name):
+        if names.has_folder_before(wanted, link.header):
             return None
         return replace(
             link,
@@ -131,16 +155,19 @@ class TarFiles:
             "the archive: write it with its content (GNU tar: --dereference --hard-dereference)",
         )
 
-    def _learned(self, end: int) -> dict[str, Member]:
-        """The files that stand before ``end``, by their names; of several of one name the last one."""
-        behind, self.offset = self.offset, 0
-        by_name = self._by_name = {}
+    def _names_before(self, end: int) -> _Names:
+        """The names of the files that stand before ``end``: this process reads each header of an archive once."""
+        identity = self._content.identity
+        if self._names is None:
+            self._names = _names.get(self.path, identity) or _Names()
+            _names.keep(self.path, identity, self._names)
+        behind, self.offset = self.offset, self._names.reached
         try:
             while self.offset < end and self.next() is not None:
                 pass
         finally:
             self.offset = behind
-        return by_name
+        return self._names
 
     def read(self, member: Member) -> bytes:
         """The content of the last file that :meth:`next` gave."""

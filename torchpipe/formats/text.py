@@ -21,6 +21,7 @@ __all__ = ["CsvRows", "CsvTable", "JsonLines", "Lines", "TextLines", "check_deco
 T = TypeVar("T")
 
 _BYTES = bytes(range(128))
+_FIELD_CHARACTERS = 1 << 27  # of CSV, at most; a quote that is never closed ends there
 
 
 def check_encoding(encoding: object) -> str:
@@ -187,6 +188,7 @@ class CsvRows(Lines[Any]):
         keeps_bom: bool = False,
     ) -> None:
         self._taken: list[Any] = []  # the lines of the row that is being made
+        csv.field_size_limit(max(csv.field_size_limit(), _FIELD_CHARACTERS))  # of this process, whoever reads CSV
         super().__init__(content, decoding, skip, keeps_bom=keeps_bom)
         self._width = 0
         self._rows: Any = reader(self._texts())

@@ -14,6 +14,7 @@ from torchpipe.formats.mds import Shards, mds_index
 from torchpipe.formats.storage.listed import listed
 from torchpipe.formats.storage.options import check_storage_options
 from torchpipe.formats.storage.paths import expand_paths
+from torchpipe.formats.storage.streams import Stamps
 from torchpipe.formats.tables.columns import check_columns
 from torchpipe.map._indices import checked_index
 from torchpipe.node.datapipe import MapDataPipe
@@ -60,14 +61,15 @@ class MDSFile(MapDataPipe[dict[str, Any]]):
         self.max_bytes = check_count("max_bytes", max_bytes, at_least=0)
         self.storage_options = check_storage_options(storage_options)
         folders = [path.removesuffix("index.json") or "." for path in self.paths]
-        found = [mds_index(folder, self.columns, images, storage_options) for folder in folders]
+        stamps = Stamps()
+        found = [mds_index(folder, self.columns, images, storage_options, stamps) for folder in folders]
         self.files = [
             listed([hashlib.sha256(index).hexdigest()[:16]], [sum(shard.raw_bytes for shard in shards)])
             for shards, index in found
         ]
         self.shards = [shard for shards, _ in found for shard in shards]
         self.ends = list(accumulate(shard.samples for shard in self.shards))
-        self.reader = Shards(storage_options, self.max_bytes)
+        self.reader = Shards(storage_options, self.max_bytes, stamps)
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0

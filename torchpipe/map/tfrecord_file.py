@@ -11,6 +11,7 @@ from typing import Any
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.storage.listed import listed_files
 from torchpipe.formats.storage.paths import expand_paths, is_remote
+from torchpipe.formats.storage.streams import Stamps
 from torchpipe.formats.tfrecord import check_crc32c, read_record, record_offsets
 from torchpipe.map._indices import checked_index
 from torchpipe.node.datapipe import MapDataPipe
@@ -27,13 +28,14 @@ class TFRecordFile(MapDataPipe[Any]):
     8 bytes a record.
 
     ``to_iter_datapipe`` and ``shuffle`` make a pipeline of it that goes to any position at once and whose shards read
-    their own records alone. A file is opened for each record.
+    their own records alone. A file is opened for each record; one that was replaced since the node was made is an
+    error.
 
     Raises: ImportError without ``crc32c`` (``pip install crc32c``); ValueError, EOFError for damaged and cut off files
     and an index that does not fit, when the node is made or the record is read.
     """
 
-    fingerprint_ignores = ("paths", "offsets", "verify")  # known by ``files`` and ``ends``
+    fingerprint_ignores = ("paths", "offsets", "stamps", "verify")  # known by ``files`` and ``ends``
 
     def __init__(
         self,
@@ -51,6 +53,10 @@ class TFRecordFile(MapDataPipe[Any]):
         self.files = listed_files(self.paths)
         self.parse = example_parser(spec) if parse else bytes
         self.verify = verify
+        self.stamps = Stamps()
+        for path in self.paths:
+            with open(path, "rb", buffering=0) as stream:
+                self.stamps.check(path, stream)
         self.offsets = [record_offsets(path) for path in self.paths]
         self.ends = list(accumulate(map(len, self.offsets)))
 
@@ -63,6 +69,7 @@ class TFRecordFile(MapDataPipe[Any]):
         offset = int(self.offsets[file][index - (self.ends[file - 1] if file else 0)])
         path = self.paths[file]
         with open(path, "rb") as stream:
+            self.stamps.check(path, stream)
             stream.seek(offset)
             data = read_record(path, stream.read, offset, self.verify)
         if data is None:

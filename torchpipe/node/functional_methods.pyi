@@ -9,6 +9,7 @@ import torch
 
 from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
 from torchpipe.device import Backend, DeviceKeywords
+from torchpipe.formats.pieces.plan import Piece
 from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
@@ -282,8 +283,8 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[str]:
         """Takes prefixes (``"s3://bucket/train/shard-"``), and yields the URLs of all objects that begin so, sorted."""
 
-    def list_row_groups(self, *, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[tuple[str, int]]:
-        """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide."""
+    def list_row_groups(self, *, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[Piece]:
+        """Yields a piece for each row group of parquet files: small things to shuffle, to choose from and to divide."""
 
     def load_files_by_s3(
         self: IterMethods[str],

@@ -122,7 +122,7 @@ class _Encoder:
         try:
             if kind is not None:
                 parts = kind.take(value)
-                if kind.code not in (5, 6):  # whose parts are their memory
+                if kind.code not in (5, 6) or parts[0] is None:  # else they are memory; None: an array of objects
                     parts = self._mark(parts) if _holds_marked(parts) else parts
                 return [_TAGS[kind.code], *parts]
             taken = take_named(value)

@@ -24,10 +24,11 @@ Spans: TypeAlias = tuple[tuple[int, int], ...]  # in the file, of the pickle and
 
 def anonymous_file(name: str) -> int:
     """The descriptor of a file in memory that nobody else can open. Raises: OSError."""
-    if hasattr(os, "memfd_create"):
+    try:
         return os.memfd_create(name, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix=f"{name}-") as file:
-        return os.dup(file.fileno())
+    except (AttributeError, OSError):  # there is none, or a sandbox refuses it
+        with tempfile.TemporaryFile(prefix=f"{name}-") as file:
+            return os.dup(file.fileno())
 
 
 def dump_with_buffers(

@@ -17,6 +17,8 @@ __all__ = ["Tables"]
 
 _GROUP_BYTES = 1 << 24  # of values in a row group, which a resume reads again
 
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})  # that nobody changes
+
 
 def _encode_row(row: Any) -> tuple[int, dict[str, Any]]:
     """(bytes of its values, a copy of the row). Raises: TypeError for what is no dict with texts as keys."""
@@ -44,7 +46,7 @@ def _own(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _own(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_own(each) for each in value]
+        return list(value) if _PLAIN.issuperset(map(type, value)) else [_own(each) for each in value]
     return value
 
 
@@ -87,7 +89,8 @@ class Tables(Kind):
                     "all rows of a run have the same, with None where there is no value"
                 )
         kinds = [None if self._schema is None else self._schema.field(name).type for name in names]
-        columns = [_column(name, [row[name] for row in rows], kind) for name, kind in zip(names, kinds)]
+        narrows = self.arguments["schema"] is not None
+        columns = [_column(name, [row[name] for row in rows], kind, narrows) for name, kind in zip(names, kinds)]
         if self._schema is None:
             empty = next((name for name, column in zip(names, columns) if _is_empty(column.type)), None)
             if empty is not None:
@@ -104,14 +107,15 @@ def _as_text(schema: Any) -> str:
     return str(schema.serialize().to_pybytes().hex())
 
 
-def _column(name: str, values: list[Any], kind: Any) -> Any:
+def _column(name: str, values: list[Any], kind: Any, narrows: bool) -> Any:
     """``values`` as an array, of type ``kind`` if there is one. Raises: ValueError for values that it does not hold."""
     pa = import_pyarrow()
     try:
         made = pa.array(values, kind)
-        for given, back in zip(values, made.to_pylist()):
-            if not _is_equal(given, back):
-                raise ValueError(f"{given!r:.80} would come back as {back!r:.80}")
+        if not _are_arrays_of(values, made, narrows):
+            for given, back in zip(values, made.to_pylist()):
+                if not _is_equal(given, back, narrows):
+                    raise ValueError(f"{given!r:.80} would come back as {back!r:.80}")
         return made
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
@@ -121,8 +125,37 @@ def _column(name: str, values: list[Any], kind: Any) -> Any:
         ) from error
 
 
-def _is_equal(given: Any, back: Any) -> bool:
-    """True if what is read back has the values and types of what was given, arrays and numpy's numbers as Python's."""
+def _are_arrays_of(values: list[Any], made: Any, narrows: bool) -> bool:
+    """True if ``values`` are arrays of one axis and type, and ``made``, of lists, has what is in them."""
+    pa = import_pyarrow()
+    kinds = {value.dtype if isinstance(value, np.ndarray) and value.ndim == 1 else None for value in values}
+    lists = pa.types.is_list(made.type) or pa.types.is_large_list(made.type)
+    if len(kinds) != 1 or not lists or (kind := kinds.pop()) is None or kind.kind not in "iuf":
+        return False
+    flat = made.flatten()
+    if flat.null_count or not pa.types.is_primitive(flat.type):
+        return False
+    given, back = np.concatenate(values), flat.to_numpy(zero_copy_only=False)
+    if back.dtype.kind != kind.kind or made.value_lengths().to_pylist() != list(map(len, values)):
+        return False
+    return bool(np.array_equal(given, back, equal_nan=kind.kind == "f")) or (narrows and _is_narrowed(given, back))
+
+
+def _is_narrowed(given: Any, back: Any) -> bool:
+    """True if floats are those that were given, as near as the smaller type of a schema has them."""
+    given, back = np.asarray(given), np.asarray(back)
+    if given.dtype.kind != "f" or back.dtype.kind != "f":
+        return False
+    with np.errstate(over="ignore"):
+        near = any(np.array_equal(given.astype(kind), back, equal_nan=True) for kind in ("float32", "float16"))
+    return near and np.array_equal(np.isfinite(given), np.isfinite(back))
+
+
+def _is_equal(given: Any, back: Any, narrows: bool) -> bool:
+    """True if what is read back has the values and types of what was given, arrays and numpy's numbers as Python's.
+
+    With ``narrows``, a schema says how floats are kept.
+    """
     if isinstance(given, np.ndarray | np.generic):
         given = given.tolist()
     if isinstance(given, dict):
@@ -130,13 +163,21 @@ def _is_equal(given: Any, back: Any) -> bool:
         return (
             isinstance(back, dict)
             and given.keys() == back.keys()
-            and all(_is_equal(each, back[name]) for name, each in given.items())
+            and all(_is_equal(each, back[name], narrows) for name, each in given.items())
         )
     if isinstance(given, list | tuple):
-        return isinstance(back, list | tuple) and len(given) == len(back) and all(map(_is_equal, given, back))
+        if not isinstance(back, list | tuple) or len(given) != len(back):
+            return False
+        kinds = set(map(type, given))
+        alike = kinds <= _PLAIN and kinds == set(map(type, back))  # of each other: a column has one type
+        if alike and (list(given) == back or (narrows and kinds == {float} and _is_narrowed(given, back))):
+            return True
+        return all(_is_equal(each, its, narrows) for each, its in zip(given, back))
     if not isinstance(given, type(back)) or isinstance(given, bool) != isinstance(back, bool):
         return False
-    return bool(given == back) or (given != given and back != back)
+    if given == back or (given != given and back != back):
+        return True
+    return narrows and isinstance(given, float) and _is_narrowed(given, back)
 
 
 def _is_empty(kind: Any) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
+import os
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -205,3 +207,15 @@ def test_a_plan_in_the_folder_that_is_read_is_none_of_its_files(folder: Path, ca
         for path in (folder / "data").glob("*"):
             path.with_name(f"plan.{path.name}").write_bytes(path.read_bytes())
     assert not caplog.text
+
+
+def test_a_file_system_without_hard_links_holds_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    monkeypatch.setattr(os, "link", refused)
+    for _ in range(2):
+        node = JsonlReader(str(tmp_path / "a.jsonl")).shard_pieces(plan_file=str(tmp_path / "plan"))
+        assert list(node) == [{"n": 1}]
+    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "plan"]

@@ -141,5 +141,5 @@ def test_a_lister_of_row_groups_is_divided_itself(tmp_path: Path) -> None:
     graph = RowGroupLister(str(path)).shuffle().sharding_filter().read_parquet()
     assert sorted(row["n"] for row in graph) == list(range(100))
     pq.write_table(pa.table({"n": list(range(100))}), path, row_group_size=10)  # since the groups were listed
-    with pytest.raises(ValueError, match="has changed since its row groups were listed"):
+    with pytest.raises(ValueError, match="has changed since its pieces were planned"):
         list(graph)

@@ -20,6 +20,7 @@ from reading_services import MultiProcessingReadingService
 from tests.reads import bytes_read_by
 from torchpipe import DataLoader2
 from torchpipe.errors import StateError
+from torchpipe.formats.pieces.plan import Piece
 from torchpipe.iter import IterableWrapper, ParquetReader, PathList, RowGroupLister
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
@@ -83,7 +84,8 @@ def test_L2_exact_resume(folder: Path, batch_size: int | None, filter: Any) -> N
 def test_L2_exact_resume_by_row_groups(folder: Path) -> None:
     check_node(lambda: PathList(str(folder / "*")).list_row_groups().shuffle().sharding_filter().read_parquet())
     pairs = [(str(folder / "2.parquet"), 0), (str(folder / "2.parquet"), 1)]
-    assert list(RowGroupLister(folder / "2.parquet")) == pairs
+    for lister in (RowGroupLister(folder / "2.parquet"), IterableWrapper([folder / "2.parquet"]).list_row_groups()):
+        assert [(piece.path, piece.start) for piece in lister] == pairs
     check_node(lambda: RowGroupLister(folder / "*").shuffle().sharding_filter(), epochs=[0], num_shards=2)
     assert len(RowGroupLister(folder / "*")) == len(list(PathList(str(folder / "*")).list_row_groups()))
 
@@ -217,9 +219,7 @@ def test_L7_what_is_wrong_with_a_file_names_it(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"0\.parquet has no column 'idd': its columns are id, x, name, odd, maybe"):
         list(ParquetReader(folder / "*", ["idd"]))
     with pytest.raises(ValueError, match=r"0\.parquet has no row group 3: it has 3"):
-        list(IterableWrapper([(str(folder / "0.parquet"), 3)]).read_parquet())
-    with pytest.raises(TypeError, match=r"pairs \(path, row group\), got \('a', 'b'\)"):
-        list(IterableWrapper([("a", "b")]).read_parquet())
+        list(IterableWrapper([Piece(str(folder / "0.parquet"), "row groups", 3, 4, None)]).read_parquet())
     whole = (folder / "0.parquet").read_bytes()
     for wrong in (b"", b"no parquet file at all", whole[:-1], whole[: len(whole) // 2]):
         (folder / "0.parquet").write_bytes(wrong)

@@ -90,3 +90,8 @@ def test_a_state_of_another_table_is_refused(folder: Path) -> None:
         with pytest.raises(StateError, match=r"0\.csv had .* columns when the state was saved, not 3"):
             next(again)
         again.close()
+
+
+def test_a_field_may_be_long(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"id,text\n1,{'x' * 1_000_000}\n2,y\n")
+    assert [len(row["text"]) for row in CsvReader(tmp_path / "a.csv")] == [1_000_000, 1]

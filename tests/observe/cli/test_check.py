@@ -9,6 +9,7 @@ import termios
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -84,6 +85,22 @@ def test_files_that_are_cut_off(kind: str, tmp_path: Path, checked: Any) -> None
     assert all(problem.startswith(f"a-0.{kind}") for problem in found["problems"])
     assert found["problems"][-1].endswith("what is behind that could not be read")
     assert 5 <= found["records"] < 10
+
+
+def test_runs_of_tokens_that_readers_cut(tmp_path: Path, checked: Any) -> None:
+    tokens = np.arange(100, dtype=np.uint16)
+    np.save(tmp_path / "flat.npy", tokens)
+    tokens.tofile(tmp_path / "flat.bin")
+    code, found = checked("flat.*")
+    assert (code, found["problems"], found["lengths"]["tokens"]["most"]) == (0, [], 100)
+    (tmp_path / "flat.npy").write_bytes((tmp_path / "flat.npy").read_bytes()[:-1])
+    (tmp_path / "flat.bin").write_bytes(b"")
+    code, found = checked("flat.*")
+    assert code == 1
+    empty, cut_off, lost = found["problems"]
+    assert empty.startswith("flat.bin, the file: ValueError: it has no records")
+    assert cut_off.startswith("flat.npy, the file: ValueError: flat.npy is no .npy file of numbers, or a damaged one")
+    assert lost == "flat.npy: what is behind that could not be read"
 
 
 def test_equal_keys(tmp_path: Path, checked: Any) -> None:

@@ -27,7 +27,7 @@ from torchpipe.formats.storage.listed import listed, size_of
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import Stamp, change_of, stamp_of
 from torchpipe.formats.tables.arrow import arrow_batches
-from torchpipe.formats.tables.parquet import open_parquet
+from torchpipe.formats.tables.parquet import groups_in
 from torchpipe.node.describe import names_below
 
 __all__ = ["PIECE_BYTES", "UNITS", "Piece", "PiecePlan", "check_unchanged", "plan_pieces"]
@@ -274,13 +274,9 @@ def _joined(sizes: Sequence[float], most: float) -> np.ndarray[Any, Any]:
 
 
 def _at_row_groups(path: str, wanted: _Wanted) -> _Cut:
-    file, stamp = open_parquet(path, wanted.storage_options)
-    try:
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        rows = np.array([group.num_rows for group in groups], np.int64)
-        made = [group.total_byte_size for group in groups]  # decompressed
-    finally:
-        file.close(force=True)
+    stamp, groups = groups_in(path, wanted.storage_options)
+    rows = np.array([group.num_rows for group in groups], np.int64)
+    made = [group.total_byte_size for group in groups]  # decompressed
     size = stamp[0] if stamp is not None and isinstance(stamp[0], int) else None
     scale = 1.0 if size is None else size / max(1, sum(made))
     return _Cut(stamp, size, _joined([scale * each for each in made], wanted.piece_bytes), rows)

@@ -8,16 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.pieces.plan import PiecePlan
 from torchpipe.formats.storage.listed import size_of
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.formats.storage.writing import Lease
+from torchpipe.formats.storage.writing import Lease, write_first
 from torchpipe.node.describe import names_below
 from torchpipe.state import decode, encode
 
@@ -58,7 +56,7 @@ def plan_in_file(
             if not os.path.exists(file):
                 plan = make(paths)
                 data = {"plan of pieces": _VERSION, "asked": dict(asked), "digest": plan.digest()}
-                _write(file, encode({**data, **plan.to_data()}))
+                write_first(file, encode({**data, **plan.to_data()}))
         finally:
             if taken:
                 lease.give_back(remove=True)
@@ -111,21 +109,6 @@ def _check_sizes(file: str, plan: PiecePlan, paths: Sequence[str]) -> None:
                 f"{file} is the plan of other files of these names: {path} has {now} bytes, and had {planned}. Restore "
                 "it; or remove the plan, and begin the epoch anew"
             )
-
-
-def _write(file: str, data: bytes) -> None:
-    """Make it, unless another process has: whoever comes later reads the first one's."""
-    part = f"{file}.{uuid.uuid4().hex}"
-    try:
-        with open(part, "xb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fsync(opened.fileno())
-        with suppress(FileExistsError):
-            os.link(part, file)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(part)
 
 
 def _read(file: str, asked: Mapping[str, Any]) -> PiecePlan:

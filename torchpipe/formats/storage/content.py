@@ -19,6 +19,7 @@ from torchpipe.compat.packages import needs
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.ahead import AheadFile
 from torchpipe.formats.storage.paths import is_remote
+from torchpipe.formats.storage.remembered import identity_of
 from torchpipe.formats.storage.remote import open_url
 from torchpipe.formats.storage.streams import can_seek, close_stream, stamp_of
 from torchpipe.formats.storage.writing import write_whole
@@ -36,7 +37,7 @@ __all__ = [
 BUFFER_BYTES = 1 << 18
 _REMOTE_BYTES = 1 << 22  # in one request, of what is read up to a byte
 _BEHIND_BYTES = 1 << 13  # at first, behind that byte: most lines end there
-_INPUT_BYTES = 1 << 16  # of compressed data at a time
+_INPUT_BYTES = 1 << 16  # of compressed data at a time, or of what is looked up
 _ENDINGS = {
     ".gz": "gzip", ".gzip": "gzip", ".bgz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".xz": "xz",
     ".zst": "zstd", ".zstd": "zstd",
@@ -106,6 +107,7 @@ class _UpTo(io.RawIOBase):
         self.stop = stop
         self._reads_ahead = isinstance(file, AheadFile)
         self._behind = _BEHIND_BYTES
+        self._most = _REMOTE_BYTES
         self.size = getattr(file, "size", None)  # these three for ``stamp_of``
         self.version = getattr(file, "version", None)
         self.name = getattr(file, "name", "")
@@ -125,12 +127,18 @@ class _UpTo(io.RawIOBase):
     def tell(self) -> int:
         return int(self._file.tell())
 
+    def begin_small(self) -> None:
+        """What is read next is little: of a reader that looks something up."""
+        self._most = _INPUT_BYTES
+
     def readinto(self, buffer: Any) -> int:
         if self._reads_ahead:
             self._file.stop = self.stop
         most = len(buffer) if self.stop is None else self.stop - self._file.tell()
         if most <= 0:
             most, self._behind = self._behind, 2 * self._behind
+        elif self._most < _REMOTE_BYTES:
+            most, self._most = min(most, self._most), 2 * self._most
         return int(self._file.readinto(memoryview(buffer)[:most]))
 
     def close(self) -> None:
@@ -223,7 +231,8 @@ class Content:
     Of one that is not compressed, ``stop`` says behind which byte little is read; without it, what is stored is read
     ``buffer_bytes`` at a time.
 
-    ``stamp`` tells another file from this one (``stamp_of``). Raises: the OSError of a file that cannot be opened;
+    ``stamp`` tells another file from this one (``stamp_of``), and ``identity`` within this process (``identity_of``).
+    Raises: the OSError of a file that cannot be opened;
     ImportError where zstandard is missing; reading, EOFError for compressed data that are cut off and ValueError for
     damaged ones.
     """
@@ -254,6 +263,7 @@ class Content:
                 else open_up_to(path, stop, storage_options)
             )
         self.stamp = stamp_of(self._file)
+        self.identity = identity_of(self._file, self.stamp)
         size = None if self.stamp is None or opened is not None else self.stamp[0]
         self._size = size if isinstance(size, int) else None
         self.can_seek = opened is None or can_seek(opened)
@@ -337,6 +347,9 @@ class Content:
             raise ValueError(
                 f"{self.path} is read as a stream that cannot seek: there is no way back to byte {position}"
             )
+        raw = getattr(self._file, "raw", None)
+        if isinstance(raw, _UpTo):
+            raw.begin_small()
         self.go_to([self._first + position] if self._members is None else [position, self._first, 0])
 
     def read(self, count: int) -> Any:

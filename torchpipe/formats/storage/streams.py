@@ -9,14 +9,15 @@ import io
 import os
 import stat
 import zlib
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from torchpipe.compat.torch_datapipes import StreamWrapper
 from torchpipe.errors import StateError
 
 __all__ = [
-    "Stamp", "StreamWrapper", "can_seek", "change_of", "check_stamp", "close_stream", "close_stream_after_parts",
-    "close_streams", "keep_newlines", "stamp_of", "stamp_of_path", "wrap_stream",
+    "Stamp", "Stamps", "StreamWrapper", "can_seek", "change_of", "check_stamp", "close_stream",
+    "close_stream_after_parts", "close_streams", "keep_newlines", "local_stamp", "seen_of", "stamp_of", "wrap_stream",
 ]  # fmt: skip
 
 Stamp: TypeAlias = "list[int | str | None]"
@@ -85,10 +86,9 @@ def stamp_of(file: Any) -> Stamp | None:
     return None
 
 
-def stamp_of_path(path: str) -> Stamp | None:
-    """:func:`stamp_of` a local file. Raises: OSError."""
-    with open(path, "rb", buffering=0) as file:
-        return stamp_of(file)
+def local_stamp(size: int, read_at: Callable[[int, int], bytes]) -> Stamp:
+    """:func:`stamp_of` a local file of ``size`` bytes, of which ``read_at`` gives so many from a byte on."""
+    return [size, zlib.crc32(read_at(_TAIL_BYTES, max(0, size - _TAIL_BYTES)))]
 
 
 def _ends_of(file: Any) -> Stamp | None:
@@ -97,7 +97,7 @@ def _ends_of(file: Any) -> Stamp | None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return None
-        return [found.st_size, zlib.crc32(os.pread(descriptor, _TAIL_BYTES, max(0, found.st_size - _TAIL_BYTES)))]
+        return local_stamp(found.st_size, lambda count, start: os.pread(descriptor, count, start))
     except (AttributeError, OSError, ValueError):  # UnsupportedOperation is one of these
         return None
 
@@ -131,3 +131,39 @@ def check_stamp(name: str, saved: Any, stamp: Stamp | None) -> None:
     change = change_of(name, saved, stamp)
     if change is not None:
         raise StateError(f"{name} has changed since the state was saved: {change}. Restore it, or begin the epoch anew")
+
+
+def seen_of(file: Any) -> tuple[int, ...] | None:
+    """What is another number wherever a local file was replaced or written to; None of another file."""
+    try:
+        found = os.fstat(file.fileno())
+    except (AttributeError, OSError, ValueError):  # UnsupportedOperation is one of these
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
+
+
+class Stamps:
+    """The stamps that files had when they were looked at first. Several threads may ask; it pickles."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, Stamp | None] = {}
+        self._seen: dict[str, tuple[int, ...] | None] = {}
+
+    def check(self, path: str, file: Any) -> Stamp | None:
+        """The stamp of ``file``, which is open. Raises: ValueError unless it is the one that ``path`` had at first."""
+        seen = seen_of(file)
+        if seen is not None and seen == self._seen.get(path):
+            return self._stamps[path]
+        stamp = self.compare(path, stamp_of(file))
+        self._seen[path] = seen
+        return stamp
+
+    def compare(self, path: str, stamp: Stamp | None) -> Stamp | None:
+        """``stamp``. Raises: as :meth:`check`."""
+        change = change_of(path, self._stamps.setdefault(path, stamp), stamp)
+        if change is not None:
+            raise ValueError(
+                f"{path} was replaced since the graph was built, or since it was first read: {change}. Restore it, or "
+                "build the graph anew and begin the epoch anew"
+            )
+        return stamp

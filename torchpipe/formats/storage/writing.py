@@ -7,10 +7,11 @@ import posixpath
 import socket
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 
 from torchpipe.formats.storage.paths import is_remote
 
-__all__ = ["Lease", "path_in", "write_whole"]
+__all__ = ["Lease", "path_in", "write_first", "write_whole"]
 
 
 class Lease:
@@ -78,6 +79,25 @@ def path_in(root: str | None, path: str) -> str:
     if not inside:
         raise ValueError(f"{path!r} lies outside of {root!r}, where alone files may be written: nothing was")
     return target
+
+
+def write_first(path: str, data: bytes) -> None:
+    """Make a local file, unless another process has: whoever comes later reads the first one's."""
+    part = f"{path}.{uuid.uuid4().hex}"
+    try:
+        with open(part, "xb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
+        try:
+            os.link(part, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without such links
+            os.replace(part, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
 
 
 def write_whole(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.records import Records
 from torchpipe.formats.tables.columns import RowMaker, batch_maker
 
-__all__ = ["Blocks", "BlocksPart", "TableRecords", "in_chunks"]
+__all__ = ["Blocks", "BlocksPart", "TableRecords", "filtered", "in_chunks", "is_of_content"]
 
 _ROWS_AT_ONCE = 512  # dicts that are made together
 _CHUNK_BYTES = 1 << 24  # that are decoded together, in whole batches
@@ -83,6 +84,21 @@ class BlocksPart(Blocks):
 
     def close(self) -> None:
         self._blocks.close()
+
+
+def is_of_content(error: Exception) -> bool:
+    """True if pyarrow says that of what it reads; False of an error of whoever reads the file for it."""
+    return isinstance(error, ValueError) or (type(error) is OSError and error.errno is None)
+
+
+def filtered(batches: Iterator[Any], columns: Sequence[str], keep: Any) -> Iterator[Any]:
+    """The ``columns`` of ``batches``, and of their rows those for which ``keep``, an expression, is true; None: all."""
+    if keep is None:
+        return (batch.select(columns) for batch in batches)
+    scanner = import_module("pyarrow.dataset").Scanner
+    options = {"columns": columns, "filter": keep, "use_threads": False}
+    scans = (scanner.from_batches([batch], schema=batch.schema, **options) for batch in batches)
+    return (kept for scan in scans for kept in scan.to_batches())
 
 
 def in_chunks(batches: Iterator[Any], rows: int) -> Iterator[Any]:

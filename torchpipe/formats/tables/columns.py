@@ -20,7 +20,7 @@ from torchpipe.formats.numbers import given_number, holds
 
 __all__ = [
     "FORMATS", "RowMaker", "batch_maker", "check_columns", "check_columns_of", "check_fill_null", "check_filter",
-    "check_format", "import_pyarrow", "without_views",
+    "check_format", "import_pyarrow", "names_in", "without_views",
 ]  # fmt: skip
 
 FORMATS = ("python", "numpy", "torch", "arrow")
@@ -100,6 +100,29 @@ def check_filter(value: Any) -> Any:
         f"filter must be an expression of pyarrow.compute or a list such as [('age', '>', 3)], got {value!r:.80} of "
         f"type {type(value).__name__}: for a function, put .filter() behind the reader"
     )
+
+
+def names_in(keep: Any, schema: Any) -> list[str]:
+    """The columns of ``schema`` that ``keep`` looks at; all, if it cannot be told: of one that names no column, say."""
+    dataset, pa = import_module("pyarrow.dataset"), import_pyarrow()
+
+    def does_without(names: Sequence[str]) -> bool:
+        rest = pa.schema([field for field in schema if field.name not in names])
+        try:
+            dataset.Scanner.from_batches([], schema=rest, filter=keep)
+        except pa.ArrowException:
+            return False
+        return True
+
+    def found(names: Sequence[str]) -> list[str]:
+        if does_without(names):
+            return []
+        if len(names) == 1:
+            return list(names)
+        return [*found(names[: len(names) // 2]), *found(names[len(names) // 2 :])]
+
+    by_place = "FieldPath(" in str(keep)
+    return list(schema.names) if by_place or not does_without(()) else found(schema.names)
 
 
 def check_format(value: object, batch_size: int | None) -> str:

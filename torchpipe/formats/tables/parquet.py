@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -10,16 +11,17 @@ from torchpipe.errors import StateError
 from torchpipe.formats.records import Records
 from torchpipe.formats.storage.content import open_stored, open_up_to
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.formats.storage.remote import file_system
-from torchpipe.formats.storage.streams import stamp_of, stamp_of_path
-from torchpipe.formats.tables.blocks import Blocks, in_chunks
-from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
+from torchpipe.formats.storage.remembered import Remembered, identity_of
+from torchpipe.formats.storage.streams import Stamp, stamp_of
+from torchpipe.formats.tables.blocks import Blocks, filtered, in_chunks, is_of_content
+from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow, names_in
 from torchpipe.formats.tables.partitions import Partitions
 
-__all__ = ["NoBlocks", "ParquetBlocks", "RowGroupTables", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
+__all__ = ["NoBlocks", "ParquetBlocks", "ParquetFile", "RowGroups", "groups_in", "import_parquet", "is_at_hand"]
 
 
 _STREAM_BYTES = 1 << 20  # of each column, that are read at a time
+_FOOTERS_BYTES = 1 << 26  # of those that a process keeps, as they are stored
 
 
 def import_parquet(filtered: bool) -> Any:
@@ -33,35 +35,81 @@ def import_parquet(filtered: bool) -> Any:
     return import_module("pyarrow.parquet")
 
 
-def open_parquet(
-    path: str, storage_options: Mapping[str, Any] | None, opened: Any = None
-) -> tuple[Any, list[int | str | None] | None]:
-    """A ``pyarrow.parquet.ParquetFile``, over the file as ``opened`` if it is, and its stamp.
+class _Footer:
+    """The table at the end of a file: what stands where."""
 
-    A local file is read bit by bit, as it is decoded; at a URL a row group is read at once, in few requests.
+    def __init__(self, metadata: Any) -> None:
+        self.metadata = metadata
+        self._looked: dict[tuple[str, str], tuple[Any, list[str]]] = {}
 
-    Raises: ValueError, with the path, for another file.
+    def look(self, keep: Any, schema: Any, given: Any) -> tuple[Any, list[str]]:
+        """The file as a part of a data set, which knows of each row group the least and the greatest values, and the
+        columns that ``keep`` looks at. ``given`` is true of all rows; both are expressions of columns of ``schema``.
+        """
+        key = str(keep), str(given)
+        if key not in self._looked:
+            pa, form = import_pyarrow(), import_module("pyarrow.dataset").ParquetFileFormat()
+            sink = pa.BufferOutputStream()
+            self.metadata.write_metadata_file(sink)
+            fragment = form.make_fragment(pa.BufferReader(sink.getvalue()), partition_expression=given)
+            fragment.ensure_complete_metadata()
+            self._looked[key] = fragment, names_in(keep, schema)
+        return self._looked[key]
+
+
+_footers = Remembered[_Footer](_FOOTERS_BYTES)
+
+
+def is_at_hand(path: str) -> bool:
+    """True if the footer of a file of that name is known in this process."""
+    return _footers.has(path)
+
+
+class ParquetFile:
+    """An open parquet file: ``reader`` is pyarrow's ``ParquetFile`` of it, ``opened`` what that reads.
+
+    All is read of the one file that was opened: a local one bit by bit, as it is decoded; at a URL a row group at once,
+    in few requests. Of ``part`` of that, ``opened.raw.stop`` may say from where on little is read. Raises: ValueError,
+    with the path, for what is no parquet file; the OSError of one that cannot be opened or read.
     """
-    pa = import_pyarrow()
 
-    source = opened or (open_stored(path, storage_options) if is_remote(path) else path)
-    streamed = isinstance(source, str)
-    try:
-        file = import_parquet(False).ParquetFile(source, buffer_size=_STREAM_BYTES * streamed, pre_buffer=not streamed)
-        return file, stamp_of_path(source) if isinstance(source, str) else stamp_of(source)
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-            raise
-        raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
+    def __init__(self, path: str, storage_options: Mapping[str, Any] | None, *, part: bool = False) -> None:
+        pa = import_pyarrow()
+
+        streamed = not is_remote(path)
+        if streamed:
+            self.opened: Any = open(path, "rb", buffering=0)
+        else:
+            self.opened = open_up_to(path, None, storage_options) if part else open_stored(path, storage_options)
+        self.stamp = stamp_of(self.opened)
+        identity = identity_of(self.opened, self.stamp)
+        footer = _footers.get(path, identity)
+        try:
+            self.reader = import_parquet(False).ParquetFile(
+                self.opened,
+                metadata=None if footer is None else footer.metadata,
+                buffer_size=_STREAM_BYTES * streamed,
+                pre_buffer=not streamed,
+            )
+        except (pa.ArrowInvalid, OSError) as error:
+            self.opened.close()
+            if not is_of_content(error):
+                raise
+            raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
+        self.footer = footer or _Footer(self.reader.metadata)
+        if footer is None:
+            _footers.keep(path, identity, self.footer, self.footer.metadata.serialized_size)
+
+    def close(self) -> None:
+        self.reader.close(force=True)
 
 
-def rows_in(path: str, storage_options: Mapping[str, Any] | None) -> list[int]:
-    """How many rows each row group has: read from the end of the file."""
-    file, _ = open_parquet(path, storage_options)
-    try:
-        return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    finally:
-        file.close(force=True)
+def groups_in(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Stamp | None, list[Any]]:
+    """What the footer of the file says of each row group, as pyarrow has it; and the file's stamp."""
+    file = ParquetFile(path, storage_options)
+    file.close()
+    metadata = file.footer.metadata
+    return file.stamp, [metadata.row_group(number) for number in range(metadata.num_row_groups)]
 
 
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}  # bytes of a value, by physical type
@@ -96,43 +144,48 @@ class ParquetBlocks(Blocks):
         self.path = path
         self._partitions = partitions
         self._given = {} if partitions is None else partitions.values(path)
-        self._opened: Any = open_up_to(path, None, storage_options) if part and is_remote(path) else None
-        self._file, self.stamp = open_parquet(path, storage_options, self._opened)
+        self._file = ParquetFile(path, storage_options, part=part)
+        self.stamp = self._file.stamp
         self._keep = keep
+        self._metadata = self._file.footer.metadata
         self._use_threads = use_threads
-        self._storage_options = storage_options
-        self._fragment: Any = None
-        self._schema: Any = None
-        names = self._file.schema_arrow.names
-        both = next((name for name in names if name in self._given), None)
-        names = [*names, *self._given]
-        self.columns = list(columns or names)
-        self._read = [name for name in self.columns if name not in self._given]
-        self.count = self._file.num_row_groups
+        self.count = self._metadata.num_row_groups
         try:
+            schema = self._file.reader.schema_arrow
+            both = next((name for name in schema.names if name in self._given), None)
             if both is not None:
                 raise ValueError(f"{path} has a column {both!r}, and its path names one: leave partitioning out")
-            check_columns_of(path, names, self.columns)
+            whole = import_pyarrow().schema([*schema, *(partitions.schema if partitions else ())])
+            self.columns = list(columns or whole.names)
+            check_columns_of(path, whole.names, self.columns)
+            given = None if partitions is None else partitions.expression(path)
+            self._fragment: Any = None
+            names: Sequence[str] = ()
+            if keep is not None:
+                self._fragment, names = self._file.footer.look(keep, whole, given)
+            self._whole = whole
+            needed = {*self.columns, *names}
+            self._read = [name for name in schema.names if name in needed]
         except ValueError:
             self.close()
             raise
 
     def narrow(self, first: int, stop: int) -> None:
-        if self._opened is None or first == stop:
+        if first == stop or not is_remote(self.path):
             return
-        group = self._file.metadata.row_group(stop - 1)
+        group = self._metadata.row_group(stop - 1)
         columns = [group.column(number) for number in range(group.num_columns)]
         begins = [column.dictionary_page_offset or column.data_page_offset for column in columns]
-        self._opened.raw.stop = max(begin + column.total_compressed_size for begin, column in zip(begins, columns))
+        self._file.opened.raw.stop = max(begin + column.total_compressed_size for begin, column in zip(begins, columns))
 
     def length(self, block: int) -> int | None:
         if self._keep is not None:
             return None
-        length: int = self._file.metadata.row_group(block).num_rows
+        length: int = self._metadata.row_group(block).num_rows
         return length
 
     def row_bytes(self, block: int) -> float:
-        group = self._file.metadata.row_group(block)
+        group = self._metadata.row_group(block)
         columns = [group.column(number) for number in range(group.num_columns)]
         read = [column for column in columns if _is_of(column.path_in_schema, self._read)]
         size = sum(max(column.total_uncompressed_size, _plain_size(column)) for column in read)
@@ -140,53 +193,17 @@ class ParquetBlocks(Blocks):
 
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
         if self._keep is not None:
-            return in_chunks(self._filtered(block, rows), rows)
-        batches = self._file.iter_batches(
+            group = self._fragment.subset(row_group_ids=[block])
+            if not group.subset(self._keep, self._whole).num_row_groups:  # its statistics show that no row is kept
+                return iter(())
+        read = self._file.reader.iter_batches(
             batch_size=rows, row_groups=[block], columns=self._read, use_threads=self._use_threads
         )
-        return in_chunks((self._whole(batch).select(self.columns) for batch in batches), rows)
-
-    def _whole(self, batch: Any) -> Any:
-        return batch if self._partitions is None else self._partitions.add_to(batch, self._given)
-
-    def _filtered(self, group: int, rows: int) -> Iterator[Any]:
-        if self._fragment is None:
-            self._fragment = self._as_fragment()
-        fragment = self._fragment.subset(row_group_ids=[group])
-        streamed = not is_remote(self.path)
-        options = import_module("pyarrow.dataset").ParquetFragmentScanOptions(
-            use_buffered_stream=streamed, buffer_size=_STREAM_BYTES, pre_buffer=not streamed
-        )
-        scanner = fragment.scanner(
-            schema=self._schema,
-            columns=self.columns,
-            filter=self._keep,
-            use_threads=self._use_threads,
-            batch_size=rows,
-            batch_readahead=1,
-            fragment_scan_options=options,
-        )
-        yield from scanner.to_batches()
-
-    def _as_fragment(self) -> Any:
-        """The file as a part of a data set, which knows of each row group the least and the greatest values."""
-        import pyarrow.dataset
-        import pyarrow.fs
-
-        path, system = self.path, pyarrow.fs.LocalFileSystem()
-        if is_remote(path):
-            remote, path = file_system(path, self._storage_options)
-            system = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(remote))
-        given = {} if self._partitions is None else {"partition_expression": self._partitions.expression(self.path)}
-        self._schema = pyarrow.schema(
-            [*self._file.schema_arrow, *(self._partitions.schema if self._partitions else ())]
-        )
-        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, filesystem=system, **given)
-        fragment.ensure_complete_metadata()
-        return fragment
+        batches = (batch if self._partitions is None else self._partitions.add_to(batch, self._given) for batch in read)
+        return in_chunks(filtered(batches, self.columns, self._keep), rows)
 
     def close(self) -> None:
-        self._file.close(force=True)
+        self._file.close()
 
 
 def _is_of(path: str, columns: Sequence[str]) -> bool:
@@ -218,21 +235,22 @@ class NoBlocks(Blocks):
 
 
 class RowGroups(Records[Any]):
-    """(path, number) of each row group of a parquet file. Position: the number."""
+    """The row groups of a parquet file, each as ``make(number)`` makes it. Position: the number."""
 
     def __init__(self, path: str, storage_options: Mapping[str, Any] | None) -> None:
-        self._file, self.stamp = open_parquet(path, storage_options)
-        self.path = path
-        self._count: int = self._file.num_row_groups
+        self.file = ParquetFile(path, storage_options)
+        self.path, self.stamp = path, self.file.stamp
+        self._count: int = self.file.footer.metadata.num_row_groups
         self._next = 0
 
-    def _made(self, group: int) -> Any:
-        return self.path, group
+    @abstractmethod
+    def made(self, group: int) -> Any:
+        """What stands for a row group."""
 
     def __next__(self) -> Any:
         if self._next >= self._count:
             raise StopIteration
-        made = self._made(self._next)
+        made = self.made(self._next)
         self._next += 1
         return made
 
@@ -254,27 +272,4 @@ class RowGroups(Records[Any]):
         return f"row group {self._next}"
 
     def close(self) -> None:
-        self._file.close(force=True)
-
-
-class RowGroupTables(RowGroups):
-    """The row groups of a parquet file as ``pyarrow.Table``: its ``columns``, cast to ``schema`` if there is one.
-
-    Raises: ValueError for a column that the file does not have, and for a file that is not parquet.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        columns: Sequence[str] | None,
-        schema: Any,
-        use_threads: bool,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
-        super().__init__(path, storage_options)
-        self._columns, self._schema, self._use_threads = columns, schema, use_threads
-        check_columns_of(path, self._file.schema_arrow.names, columns or ())
-
-    def _made(self, group: int) -> Any:
-        table = self._file.read_row_group(group, columns=self._columns, use_threads=self._use_threads)
-        return table if self._schema is None else table.cast(self._schema)
+        self.file.close()

@@ -89,6 +89,10 @@ class FileReader(IterDataPipe[T]):
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, named_files(self.source))
 
+    def first_bytes(self, path: str, part: bool) -> tuple[int, int | None]:
+        """Where reading a file begins, or a ``part`` that does not begin at a byte, and where it may stop."""
+        return self.begins_at, None
+
     @abstractmethod
     def records(self, item: Any) -> Records[T]:
         """The records of the file that an item of the input names, from its start on."""
@@ -344,7 +348,7 @@ def _beginning(reader: FileReader[Any], item: object) -> Beginning | None:
     if not is_remote(path):
         return None
     if span is None or reader.unit not in _IN_BYTES:
-        return path, reader.begins_at, None
+        return path, *reader.first_bytes(path, span is not None)
     return path, max(0, span[0] - _BEFORE_BYTES), span[1]
 
 

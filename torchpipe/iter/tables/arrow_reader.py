@@ -48,4 +48,7 @@ class ArrowReader(TableReader):
         super().__init__(datapipe, columns, filter, batch_size, format, fill_null, storage_options)
 
     def blocks(self, path: str, part: bool) -> ArrowBlocks:
-        return ArrowBlocks(path, self.columns, self.keep, self.storage_options)
+        return ArrowBlocks(path, self.columns, self.keep, self.storage_options, part=part)
+
+    def first_bytes(self, path: str, part: bool) -> tuple[int, int | None]:
+        return (-(1 << 16), None) if part else (0, None)

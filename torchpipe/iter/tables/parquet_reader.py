@@ -6,15 +6,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.pieces.plan import Piece
 from torchpipe.formats.tables.blocks import TableRecords
-from torchpipe.formats.tables.parquet import NoBlocks, ParquetBlocks, import_parquet, rows_in
+from torchpipe.formats.tables.parquet import NoBlocks, ParquetBlocks, groups_in, import_parquet, is_at_hand
 from torchpipe.formats.tables.partitions import Partitions, check_fields, hive_fields
 from torchpipe.iter._shared.paths import PathList, Paths
 from torchpipe.iter._shared.pieces import rows_kept
 from torchpipe.iter._shared.tables import TableReader
 from torchpipe.node.datapipe import functional_datapipe
-from torchpipe.node.plain import plain
 from torchpipe.node.validate import check_choice
 
 __all__ = ["ParquetReader"]
@@ -24,8 +22,8 @@ __all__ = ["ParquetReader"]
 class ParquetReader(TableReader):
     """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns.
 
-    ``datapipe`` yields paths, pairs (path, row group) as ``list_row_groups`` does, or pieces (``shard_pieces``); or
-    give paths themselves, in which braces and globs may stand. URLs are opened by fsspec with ``storage_options``.
+    ``datapipe`` yields paths, or pieces, as ``shard_pieces`` and ``list_row_groups`` make them; or give paths
+    themselves, in which braces and globs may stand. URLs are opened by fsspec with ``storage_options``.
     ``columns`` are those to read and hand out, in their order. ``filter`` keeps the rows for which it is true: an
     expression of :mod:`pyarrow.compute`, or a list such as ``[("age", ">", 3)]``; row groups that cannot have any are
     not read.
@@ -101,13 +99,8 @@ class ParquetReader(TableReader):
             made.update(said[folder])
         self.partitioning = [[[field.name, str(field.type)] for field in schema], made.hexdigest()[:16]]
 
-    def piece_of(self, item: object) -> tuple[str, tuple[int, int] | None]:
-        if isinstance(item, Piece) or not (isinstance(item, tuple | list) and len(item) == 2):
-            return super().piece_of(item)
-        path, group = item[0], plain(item[1])
-        if type(group) is not int:
-            raise TypeError(f"read_parquet needs paths or pairs (path, row group), got {item!r:.80}")
-        return super().piece_of(path)[0], (group, group + 1)
+    def first_bytes(self, path: str, part: bool) -> tuple[int, int | None]:
+        return (0, 0) if is_at_hand(path) else super().first_bytes(path, part)
 
     def records(self, item: Any) -> TableRecords:
         path = self.piece_of(item)[0]
@@ -128,7 +121,9 @@ class ParquetReader(TableReader):
             raise TypeError("read_parquet knows its length if it is given paths, and no filter")
         kept = rows_kept(self.source)
         if kept is None and isinstance(self.source, PathList):
-            kept = [rows_in(path, self.storage_options) for path in self.source.paths]
+            kept = [
+                [group.num_rows for group in groups_in(path, self.storage_options)[1]] for path in self.source.paths
+            ]
         if kept is None:
             raise TypeError("read_parquet knows its length if it is given paths, and no filter")
         size = self.batch_size or 1

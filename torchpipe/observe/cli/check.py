@@ -21,7 +21,8 @@ import numpy as np
 from reading_services import MultiProcessingReadingService
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.paths import expand_paths
-from torchpipe.formats.tables.parquet import open_parquet
+from torchpipe.formats.tables.parquet import groups_in
+from torchpipe.formats.tokens import MappedTokens
 from torchpipe.iter import (
     ArrowReader,
     IterableWrapper,
@@ -237,10 +238,10 @@ def _examined(given: tuple[str, Shard | None], key: str | None) -> _File:
             _compare(made, shard)
         if kind in _TOKENS:
             _read_tokens(made)
-            return made
-        if kind == ".parquet":
-            _read_groups(made)
-        _read(made, _READERS[kind](path), "__key__" if key is None and kind == ".tar" else key)
+        else:
+            if kind == ".parquet":
+                _read_groups(made)
+            _read(made, _READERS[kind](path), "__key__" if key is None and kind == ".tar" else key)
     except Exception as error:
         made.note_bad("the file", error)
         made.rest_lost = True
@@ -265,18 +266,20 @@ def _compare(made: _File, shard: Shard) -> None:
 
 
 def _read_tokens(made: _File) -> None:
+    says_type = made.path.endswith(".npy") or os.path.exists(f"{os.path.splitext(made.path)[0]}.idx")
+    file = MappedTokens(made.path, None if says_type else "u1")
+    if len(file.paths) == len(file.shape) == 1:  # one run, which readers cut: of a bare .bin nothing else can be wrong
+        if file.tokens:
+            made.note({"tokens": range(file.tokens)} if says_type else {}, None)
+        return
     sequences = TokenFile(made.path, tensor_dtype=None)
     for number in range(len(sequences)):
         made.note({"tokens": sequences[number]}, None)
 
 
 def _read_groups(made: _File) -> None:
-    file, _ = open_parquet(made.path, None)
-    try:
-        for number in range(file.num_row_groups):
-            made.groups.add_one(file.metadata.row_group(number).total_byte_size)
-    finally:
-        file.close(force=True)
+    for group in groups_in(made.path, None)[1]:
+        made.groups.add_one(group.total_byte_size)
 
 
 def _read(made: _File, reader: Any, key: str | None) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchpipe.compat.packages import needs
-from torchpipe.formats.tables.parquet import RowGroupTables
+from torchpipe.formats.tables.columns import check_columns_of
+from torchpipe.formats.tables.parquet import RowGroups
 from torchpipe.iter._shared.bases import form_on
 from torchpipe.iter._shared.fields import check_same_fields
 from torchpipe.iter._shared.reading import FileReader
@@ -93,6 +94,18 @@ def _values(row: Any, names: tuple[str, ...]) -> Sequence[Any]:
     return row if isinstance(row, tuple | list) else (row,)
 
 
+class _Tables(RowGroups):
+    def __init__(self, node: ParquetDataFrameLoader, path: str) -> None:
+        super().__init__(path, node.storage_options)
+        self._node = node
+        check_columns_of(path, self.file.reader.schema_arrow.names, node.columns or ())
+
+    def made(self, group: int) -> Any:
+        node = self._node
+        table = self.file.reader.read_row_group(group, columns=node.columns, use_threads=node.use_threads)
+        return table if node.dtype is None else table.cast(node.dtype)
+
+
 @functional_datapipe("load_parquet_as_df")
 class ParquetDataFrameLoader(FileReader[Any]):
     """Takes paths or URLs of parquet files, and yields a ``pyarrow.Table`` for each row group of them.
@@ -126,6 +139,5 @@ class ParquetDataFrameLoader(FileReader[Any]):
         self.columns = None if columns is None else list(columns)
         self.use_threads = use_threads
 
-    def records(self, item: Any) -> RowGroupTables:
-        path = self.path_of(item)
-        return RowGroupTables(path, self.columns, self.dtype, self.use_threads, self.storage_options)
+    def records(self, item: Any) -> RowGroups:
+        return _Tables(self, self.path_of(item))
