@@ -286,14 +286,3 @@ def test_what_is_kept_on_disk_is_not_asked_for_again(name: str, tmp_path: Path) 
         assert told(list(case.read(serve(case, server, 0), options)), server.address) == first
         assert server.ranged == asked
         assert told(list(case.read(serve(case, server, 1), options)), server.address) != first
-
-
-@pytest.mark.parametrize("order", ["{time}-{size}", "{size}-{time}"])
-def test_by_an_etag_of_a_time_and_the_size_nothing_is_kept(order: str, tmp_path: Path) -> None:
-    case, options = CASES["lines"], {"cache_dir": str(tmp_path), "cache_bytes": 1 << 26}
-    tag = order.format(time="68a1b2c3", size=f"{len(lines(0)):x}")  # as nginx and Apache make them
-    with web_server() as server:
-        for of in (0, 1):
-            url = serve(case, server, of)
-            server.pages["/data"].headers["ETag"] = f'"{tag}"'
-            assert [row.encode() for row in case.read(url, options)] == noise(of)

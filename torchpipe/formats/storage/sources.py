@@ -107,9 +107,7 @@ class RemoteSource:
             name = "If-Unmodified-Since" if found == "Last-Modified" else "If-Match"
             if not is_weak:
                 file.kwargs["headers"] = {**file.kwargs.get("headers", {}), name: version}
-        # nginx and Apache make theirs of the size and a time
-        is_dated = f"{getattr(file, 'size', None) or 0:x}" in version.strip('"').split("-")
-        return version, found in _OF_CONTENT and not is_weak and not is_dated
+        return version, found in _OF_CONTENT and not is_weak
 
 
 def _size(file: Any) -> int | None:
