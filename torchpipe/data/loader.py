@@ -487,14 +487,15 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if not isinstance(form, Live) or form.work() not in (iterator, None):
             return
         self._observed = iterator.observe()  # who looks from another thread finds this epoch, or its figures
+        if not iterator.finished:
+            iterator.give_up()
+        end, lanes = iterator.last_position(), iterator.lanes()
+        self._sampler_end, self._sampler_loaded, self._lanes = end, False, lanes
         if iterator.finished:
             self._epochs.end(iterator)
         else:
-            iterator.give_up()
             position = iterator.position()
             self._epochs.park(iterator, lambda: position, failed=failed)
-        self._sampler_end, self._sampler_loaded = iterator.last_position(), False
-        self._lanes = iterator.lanes()
 
     # -- state ----------------------------------------------------------------------------------------------------
 
