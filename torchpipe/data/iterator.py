@@ -59,6 +59,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._stage: DeviceStage | None = None
         self._processes: list[Any] = []  # those that have ended with it
         self._pins = pinned_for(loader)
+        self._errors = 0  # that the loop has had in the place of batches
         self._order: Order | None = None
         self._batches: Batches
         self._source: Batches  # from which they are handed out: those that are made, or the device stage
@@ -145,6 +146,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             except Exception as error:
                 hand[-1] = LocalFailure(error)
         if isinstance(hand[-1], Failure):
+            self._errors += 1
             raise_error_of(hand[-1])
         if self._loader._is_iterable:
             self._warn_of_length()
@@ -187,6 +189,11 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def delivered(self) -> int:
         """The number of the first batch that is not past: out of order, some behind it may be."""
         return self._source.number
+
+    @property
+    def had(self) -> int:
+        """How many batches, and errors in the place of batches, the loop has had."""
+        return self._num_yielded - self._began_at + self._errors
 
     @property
     def lock(self) -> threading.RLock:

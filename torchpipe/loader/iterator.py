@@ -66,7 +66,7 @@ class Pass:
         return taken if isinstance(self.stream, MergeIterator) else self.before + taken
 
     @property
-    def taken_here(self) -> int:
+    def had(self) -> int:
         """The number of those since this pass began; what it costs does not depend on the number of shards."""
         return self.clock.items - len(self.handing.hand)
 
@@ -181,7 +181,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._count_anew()
 
     def _count_anew(self) -> None:
-        self._pause_at = None if self._limit is None else self._pass.taken_here + self._limit
+        self._pause_at = None if self._limit is None else self._pass.had + self._limit
         self._pass.block = []
 
     def resume(self) -> None:
@@ -233,7 +233,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def _advance(self, ends: bool) -> list[Any]:
         work = self._pass
-        if self._pause_at is not None and work.taken_here >= self._pause_at and self.goes_on:
+        if self._pause_at is not None and work.had >= self._pause_at and self.goes_on:
             self.pause()
         if work.closed or work.over or self._paused:
             self._check_valid()
