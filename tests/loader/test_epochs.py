@@ -160,6 +160,7 @@ class System:
     is_node = False  # ``reset()`` begins its passes
     is_dataset = False  # whose passes are each of its own
     copies = False
+    looks = True  # a pass of which nothing was taken, or one item, may be no epoch
     seeds = False
 
     def __init__(self, loader: Any) -> None:
@@ -325,7 +326,7 @@ class Machine(RuleBasedStateMachine):
     @property
     def _was_look(self) -> bool:
         """Nothing was taken, or one item, of which no state is, by somebody who asks for no epoch's number."""
-        if self.following is not None:
+        if self.following is not None or not self.system.looks:
             return False
         unsaved = self.noted != (self.place.epoch, self.place.count)
         return not self.had or (self.had == 1 and unsaved and not self.began_numbered)
@@ -411,12 +412,12 @@ class Machine(RuleBasedStateMachine):
         self.save()
 
     def _park(self) -> None:
-        if self.form == "live" and not self.had and self.following is None:
+        if self.form == "live" and not self.had and self._was_look:
             self.form, self.place, self.rest = self._coming()
         elif self.form == "live":
             self.form = "parked"
 
-    @precondition(lambda self: self.system.drops)
+    @precondition(lambda self: self.system.drops and self.system.looks)
     @rule(count=st.integers(1, 3))
     def glance(self, count: int) -> None:
         """``next(iter(loader))``, so often; the first time after somebody has asked for the epoch's number."""

@@ -112,13 +112,17 @@ class WorkersOwn(IterDataPipe[Any]):
 
 class _OwnIterator(NodeIterator[Any]):
     node: WorkersOwn
-    begun = False
+    begun = ended = False
 
     def get_state(self) -> dict[str, Any]:
-        return {"begun": self.begun}
+        left = self.node.assumption() if self.ended else []  # which this pass has changed, and will not run again
+        return {"begun": self.begun, "left": left} if left else {"begun": self.begun}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.begun = state["begun"] is True
+        if "left" in state and self.node.kept is not None:
+            self.node.kept.check(state["left"])
+            self.node.kept.put(state["left"])
 
     @contextmanager
     def _as_worker(self) -> Iterator[None]:
@@ -164,6 +168,7 @@ class _OwnIterator(NodeIterator[Any]):
             with self._as_worker():
                 item = next(stream, stream)
             if item is stream:
+                self.ended = True
                 return
             yield item
 
