@@ -192,8 +192,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     @property
     def had(self) -> int:
-        """How many batches, and errors in the place of batches, the loop has had."""
-        return self._num_yielded - self._began_at + self._errors
+        """How many batches the loop has had; more than one if an error has come, after which it was no look."""
+        return self._num_yielded - self._began_at + 2 * self._errors
 
     @property
     def lock(self) -> threading.RLock:

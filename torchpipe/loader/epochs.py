@@ -43,7 +43,7 @@ class AtWork(Protocol[P_co]):
 
     @property
     def had(self) -> int:
-        """How many items, and errors in the place of items, its loop has had."""
+        """How many items its loop has had; more than one if an error has come in the place of an item."""
 
     def position(self) -> P_co: ...
 
