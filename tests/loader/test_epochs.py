@@ -336,6 +336,8 @@ class Machine(RuleBasedStateMachine):
         form, place, rest = self.form, self.place, self.rest
         if form not in ("fresh", "loaded"):
             epoch = place.epoch + 1 if self.following is None else self.following
+            if self._was_look and not self.had:  # what was drawn stays drawn
+                return "loaded", place, rest
             if self._was_look:
                 form, began, rest = self.before
                 if form == "loaded":

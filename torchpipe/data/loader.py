@@ -387,6 +387,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         coming = epochs.next("batches")
         if (live := self._live) is not None:
             live.supersede()
+            if isinstance(epochs.form, Loaded):  # nothing had been taken
+                coming = epochs.form
         if isinstance(coming, Loaded) and epochs.begun:  # it was looked at
             self._take_up(coming.position, again=True)
         loaded = coming.position if isinstance(coming, Loaded) else None
@@ -509,8 +511,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if iterator.finished:
             self._epochs.end(iterator)
         else:
-            position = iterator.position()
+            position = replace(iterator.position(), now=None)  # others draw from now on
             self._epochs.park(iterator, lambda: position, failed=failed)
+            if isinstance(self._epochs.form, Fresh):  # nothing was taken: the next one has the order that was drawn
+                self._epochs.form = Loaded(position)
 
     # -- state ----------------------------------------------------------------------------------------------------
 
