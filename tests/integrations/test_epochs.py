@@ -42,7 +42,7 @@ class Node(System):
 
 
 class AsDataset(System):
-    passes, is_dataset = True, True
+    passes, is_dataset, looks = True, True, False
 
     @property
     def epoch(self) -> int:

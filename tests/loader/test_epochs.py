@@ -160,6 +160,7 @@ class System:
     is_node = False  # ``reset()`` begins its passes
     is_dataset = False  # whose passes are each of its own
     copies = False
+    looks = True  # a pass of which nothing was taken, or one item, may be no epoch
     seeds = False
 
     def __init__(self, loader: Any) -> None:
@@ -310,6 +311,10 @@ class Machine(RuleBasedStateMachine):
         self.saved: list[tuple[Any, Place, list[Any]]] = []
         self.ended: Place | None = None  # of the pass whose iterator is still there
         self.used = False
+        self.before: tuple[str, Place, list[Any]] = ("fresh", self.place, [])  # what the iterator began with
+        self.had = 0  # items of it
+        self.numbered = self.began_numbered = False  # somebody has asked for the epoch's number since one began
+        self.noted: tuple[int, int] | None = None  # where a state was saved in mid-epoch
 
     def teardown(self) -> None:
         if hasattr(self, "system"):
@@ -318,13 +323,32 @@ class Machine(RuleBasedStateMachine):
 
     # -- the model ------------------------------------------------------------------------------------------------
 
+    @property
+    def _was_look(self) -> bool:
+        """Nothing was taken, or one item, of which no state is, by somebody who asks for no epoch's number."""
+        if self.following is not None or not self.system.looks:
+            return False
+        unsaved = self.noted != (self.place.epoch, self.place.count)
+        return not self.had or (self.had == 1 and unsaved and not self.began_numbered)
+
+    def _coming(self) -> tuple[str, Place, list[Any]]:
+        """The form, the place and the items of what ``iter()`` begins."""
+        form, place, rest = self.form, self.place, self.rest
+        if form not in ("fresh", "loaded"):
+            epoch = place.epoch + 1 if self.following is None else self.following
+            if self._was_look and not self.had:  # what was drawn stays drawn
+                return "loaded", place, rest
+            if self._was_look:
+                form, began, rest = self.before
+                if form == "loaded":
+                    return form, began, rest
+                epoch = began.epoch
+            form, place = "fresh", Place(epoch, self.streams.left(place))
+        return form, place, rest if form == "loaded" else self.streams.items(place)
+
     def _next_place(self) -> Place:
         """Where ``iter()`` begins."""
-        place = self.place
-        if self.form in ("fresh", "loaded"):
-            return place
-        epoch = place.epoch + 1 if self.following is None else self.following
-        return Place(epoch, self.streams.left(place))
+        return self._coming()[1]
 
     def _leave(self) -> None:
         """The iterator is gone, or is told so."""
@@ -338,10 +362,11 @@ class Machine(RuleBasedStateMachine):
     # -- rules ----------------------------------------------------------------------------------------------------
 
     def _iter(self) -> None:
-        place = self._next_place()
-        rest = self.rest if self.form == "loaded" else self.streams.items(place)
+        form, place, rest = self._coming()
         self._leave()
         self.iterator = self.system.begin()
+        self.before, self.had, self.noted = (form, place, list(rest)), 0, None
+        self.began_numbered, self.numbered = self.numbered, False
         self.form, self.place, self.following, self.rest = "live", replace(place, begun=True), None, list(rest)
         self.used = True
 
@@ -360,6 +385,7 @@ class Machine(RuleBasedStateMachine):
             else:
                 self.rest.remove(item)
             self.place = replace(self.place, count=self.place.count + 1)
+            self.had += 1
 
     @rule(count=st.integers(0, 9), saves=st.booleans())
     def loop(self, count: int, saves: bool) -> None:
@@ -384,9 +410,24 @@ class Machine(RuleBasedStateMachine):
             self._close()
         else:
             self.iterator = self.ended = None
-            if self.form == "live":
-                self.form = "parked"
+            self._park()
         self.save()
+
+    def _park(self) -> None:
+        if self.form == "live" and not self.had and self._was_look:
+            self.form, self.place, self.rest = self._coming()
+        elif self.form == "live":
+            self.form = "parked"
+
+    @precondition(lambda self: self.system.drops and self.system.looks)
+    @rule(count=st.integers(1, 3))
+    def glance(self, count: int) -> None:
+        """``next(iter(loader))``, so often; the first time after somebody has asked for the epoch's number."""
+        for _ in range(count):
+            self._iter()
+            self._next(1)
+            self.iterator = self.ended = None
+            self._park()
 
     def save(self) -> None:
         if (self.system.is_node or self.system.is_dataset) and not self.used and self.form == "fresh":
@@ -399,6 +440,8 @@ class Machine(RuleBasedStateMachine):
             rest = self.streams.items(place)
         if self.system.is_dataset and self.form in ("fresh", "loaded") and self.ended is None:
             return  # of the last pass, which set_epoch() and restore() leave alone
+        if self.form in ("live", "parked"):
+            self.noted = self.place.epoch, self.place.count
         assert state["epoch"] == place.epoch
         assert state["delivered"] == place.count or not self.system.ordered
         self.saved.append((copy.deepcopy(state), place, list(rest)))
@@ -435,7 +478,7 @@ class Machine(RuleBasedStateMachine):
     def _loaded(self, place: Place, rest: list[Any]) -> None:
         self.form = "loaded" if place.begun else "fresh"
         self.place, self.rest, self.following = place, list(rest), None
-        self.used = False
+        self.used = self.numbered = False
 
     @rule(epoch=st.integers(0, 3))
     def set_epoch(self, epoch: int) -> None:
@@ -464,7 +507,7 @@ class Machine(RuleBasedStateMachine):
         self.system.close()
         if self.form == "live":
             self._leave()
-            self.form = "parked"
+            self._park()
         if self.system.is_node:
             self.iterator = None
 
@@ -503,6 +546,7 @@ class Machine(RuleBasedStateMachine):
         if self.system.is_dataset and self.form == "live":
             expected = self.place.epoch + 1 if self.following is None else self.following  # of the next pass
         assert self.system.epoch == expected, self.form
+        self.numbered = True
 
 
 def play(case: tuple[Callable[[], Any], list[Callable[[], System]]], examples: int, steps: int) -> None:

@@ -95,14 +95,16 @@ class RunAhead:
     @property
     def cursor(self) -> Cursor:
         """The position after the items handed out."""
-        snapshot = self._snapshot
-        if callable(snapshot):
-            snapshot = encode(snapshot(), locate=self._feed.snapshots.holders)
-        return Cursor(snapshot, self._skip, self._before + self._skip)
+        return self._cursor(self._snapshot, self._skip, self._before)
 
     @cursor.setter
     def cursor(self, value: Cursor) -> None:
         self._snapshot, self._skip, self._before = value.snapshot, value.skip, value.count - value.skip
+
+    def _cursor(self, snapshot: Snapshot | None, skip: int, before: int) -> Cursor:
+        if callable(snapshot):
+            snapshot = encode(snapshot(), locate=self._feed.snapshots.holders)
+        return Cursor(snapshot, skip, before + skip)
 
     def begin_at(self, mark: Callable[[], dict[str, Any]] | None) -> None:
         """The source stands where ``mark`` says, if it says anything, and nothing was pulled since."""
@@ -114,8 +116,7 @@ class RunAhead:
         snapshot, skip, before = self._snapshot, self._skip, self._before
         if callable(snapshot) and not skip:
             return snapshot
-        snapshot = self.cursor.snapshot
-        return lambda: Cursor(snapshot, skip, before + skip).to_state()
+        return lambda: self._cursor(snapshot, skip, before).to_state()
 
     def stats(self) -> FeedStats:
         feed, gate, pacer = self._feed, self._stage.gate, self._stage.pacer

@@ -18,7 +18,7 @@ from torchpipe.node.iterator import NodeIterator, Positions, refusing_misfits
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor, encode
 
-__all__ = ["RunAheadIterator", "exact_after_error"]
+__all__ = ["Delivered", "RunAheadIterator", "exact_after_error"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -102,10 +102,10 @@ class RunAheadIterator(NodeIterator[T_co]):
 
 def exact_after_error(node: DataPipe, context: Context, inner: NodeIterator[Any]) -> NodeIterator[Any]:
     """``inner``, the pass over ``node``, such that its state stays true after any exception, Ctrl-C included."""
-    return inner if inner.exact_after_error else _Delivered(node, context, inner)
+    return inner if inner.exact_after_error else Delivered(node, context, inner)
 
 
-class _Delivered(NodeIterator[Any]):
+class Delivered(NodeIterator[Any]):
     """Hands on the items of ``inner``. State: as that of ``inner``; after an exception, a cursor.
 
     A node that raises has pulled its input already, and perhaps changed its own buffers: nothing below the exception
@@ -143,8 +143,10 @@ class _Delivered(NodeIterator[Any]):
                 self._cursor = self._cursor.after(1, snapshot)
 
     def state_dict(self) -> dict[str, Any]:
-        if not self._pulling:
-            return self.source.state_dict()
+        return self.state_before() if self._pulling else self.source.state_dict()
+
+    def state_before(self) -> dict[str, Any]:
+        """Before the item that was pulled last, or is being pulled."""
         return self._cursor.to_state() if self._mark is None else self._mark()
 
     def state_later(self) -> Callable[[], dict[str, Any]] | None:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchpipe.ahead.bell import Bell
 from torchpipe.data.batches import Batches
-from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
 from torchpipe.data.workers import Dealing
@@ -133,20 +132,24 @@ class AssignedBatches(Batches):
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
         self._assigned = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and what was dealt
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
-        self._delivered = _Delivered(
+        self.hand: list[Any] = []
+        self._before = self._behind = _Delivered(  # the batch in hand
             order.number,
             frozenset(position.get("done", ())),
             None if cursors is None else tuple(cursors),
             tuple(map(tuple, position.get("again") or [()] * lanes)),
         )
-        self._failed: int | None = None  # the batch that was handed out last, if it has raised: it is not yet past
-        self._skip = set(self._delivered.done)  # those that the sampler has not come to
+        self._skip = set(self._behind.done)  # those that the sampler has not come to
         # With a device stage, which takes so many batches ahead in another thread
         self._taken_ahead = 0 if loader.device is None else loader.device_prefetch
         self._has_turns = Bell()
         self._interrupted = False
         self._passing = False  # nothing is dealt meanwhile
         self._deal(self._prefetch * lanes + self._taken_ahead)
+
+    @property
+    def _delivered(self) -> _Delivered:
+        return self._before if self.hand else self._behind
 
     @property
     def number(self) -> int:
@@ -192,38 +195,32 @@ class AssignedBatches(Batches):
         else:
             self._workers.end_epoch()
 
-    def take(self) -> Any:
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            self._delivered = self._delivered.past(failed)
+    def fill(self) -> list[Any]:
+        self._before = self._behind
         lane = self._next_lane()
         chunk, assigned = self._chunks[lane], self._assigned[lane]
         batch, (number, entry) = chunk.items[-1], assigned[0]
-        delivered = self._delivered.made(lane, entry, chunk.snapshot if len(chunk.items) == 1 else None)
-        if isinstance(batch, Failure):
-            failed = number
-        else:
-            failed, delivered = None, delivered.past(number)
+        behind = self._before.made(lane, entry, chunk.snapshot if len(chunk.items) == 1 else None).past(number)
         chunk.items.pop()
         assigned.popleft()
         self._turns.popleft()  # out of order, they only count
-        self._delivered, self._failed = delivered, failed
+        self.hand.append(batch)
+        self._behind = behind
         if not (self._order.may_run_ahead or self._over or self._taken_ahead or self._passing):
             self.clock.begin_wait()
             self._deal(1)
             self.clock.end_wait(0)
-        return batch
+        return self.hand
 
     def pass_over(self, count: int) -> int:
         """Those that were dealt are made, and of workers with states, or out of order, all."""
-        self._passing = self._in_order and self._delivered.cursors is None and not self._taken_ahead
+        passed = self._pass_hand(count)
+        self._passing = self._in_order and self._behind.cursors is None and not self._taken_ahead
         try:
-            passed = super().pass_over(min(count, len(self._turns)) if self._passing else count)
+            left = count - passed
+            passed += super().pass_over(min(left, len(self._turns)) if self._passing else left)
         finally:
             passing, self._passing = self._passing, False
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            self._delivered = self._delivered.past(failed)
         while passing and passed < count and not self._over:
             try:
                 next(self._order)
@@ -234,7 +231,7 @@ class AssignedBatches(Batches):
             if number in self._skip:
                 self._skip.discard(number)
                 continue
-            self._delivered = self._delivered.past(number)
+            self._behind = self._behind.past(number)
             passed += 1
         return passed
 

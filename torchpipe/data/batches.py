@@ -29,19 +29,39 @@ __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 
 
 class Batches(ABC):
-    """The batches of an epoch, from a position on. Pulled by one thread at a time."""
+    """The batches of an epoch, from a position on. Pulled by one thread at a time.
+
+    ``hand`` holds those that are there, the next one last. A batch counts once it has been deleted from it, which is
+    the last thing that ``next()`` does: one that an exception keeps from the loop comes again.
+    """
 
     clock: Clock  # of whoever takes them
+    hand: list[Any]
 
     @property
     @abstractmethod
     def number(self) -> int:
-        """How many batches of the epoch are before the next one. One that failed counts as soon as the next is taken:
+        """How many batches of the epoch are before the next one. One that failed counts as soon as the next is wanted:
         a state that is saved in between goes on with it."""
 
+    def ready(self) -> list[Any]:
+        """``hand``, with the next batch in it, or a :class:`Failure` in its place that has not been raised yet.
+
+        Raises: StopIteration at the end; what ends the epoch.
+        """
+        if self.has_raised:
+            del self.hand[-1]
+        return self.hand or self.fill()
+
+    @property
+    def has_raised(self) -> bool:
+        """True if what is in the hand is no batch, but an error that the loop has had."""
+        hand = self.hand
+        return bool(hand) and isinstance(hand[-1], Failure) and hand[-1].error is None
+
     @abstractmethod
-    def take(self) -> Any:
-        """The next batch, or a :class:`Failure` in its place. Raises: StopIteration at the end; what ends the epoch."""
+    def fill(self) -> list[Any]:
+        """As :meth:`ready`, where the hand is empty."""
 
     def pass_over(self, count: int) -> int:
         """As if ``count`` batches more had been taken, or all there are: how many. Whatever need not be made is not;
@@ -50,8 +70,15 @@ class Batches(ABC):
         passed = 0
         with suppress(StopIteration):
             while passed < count:
-                self.take()
+                del self.ready()[-1]
                 passed += 1
+        return passed
+
+    def _pass_hand(self, count: int) -> int:
+        """Pass over the batch in hand, if ``count`` is not 0: how many that were. One that has raised is past."""
+        passed = int(bool(count and self.hand and not self.has_raised))
+        if count:
+            self.hand.clear()
         return passed
 
     def position(self) -> dict[str, Any]:
@@ -81,11 +108,11 @@ class Batches(ABC):
         return ServiceFigures()
 
     def deal_more(self) -> None:
-        """Called in the loop's thread before it takes a batch from a stage, whose own thread calls :meth:`take`."""
+        """Called in the loop's thread before it takes a batch from a stage, whose own thread calls :meth:`ready`."""
         return
 
     def interrupt(self) -> None:
-        """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""
+        """Make a :meth:`ready` that waits in another thread return at once. Thread-safe."""
         return
 
     @abstractmethod
@@ -121,7 +148,10 @@ class LocalBatches(Batches):
         steps: Steps,
         measures: bool = False,
     ) -> None:
-        self._number = order.number
+        self.hand: list[Any] = []
+        self._before = self._behind = order.number  # the batch in hand
+        self._dataset_before: Any = None  # where the dataset stood before it, if it has a state of its own
+        self._making = False  # stays True when an interrupt has come in between
         self.clock = Clock()
         self._steps, self._sheet = steps, NodeSheet.local(2) if measures else None
         self._order = order
@@ -133,23 +163,30 @@ class LocalBatches(Batches):
 
     @property
     def number(self) -> int:
-        return self._number
+        return self._before if self.hand else self._behind
 
     def position(self) -> dict[str, Any]:
-        done = sorted(batch for batch in self._done if batch >= self._number)
+        number = self.number
+        done = sorted(batch for batch in self._done if batch >= number)
         position: dict[str, Any] = {"done": done} if done else {}
         if is_stateful(self._fetch.dataset):
-            position["dataset"] = copy.deepcopy(self._fetch.dataset.state_dict())
+            before = self._dataset_before if self.hand or self._making else None
+            position["dataset"] = copy.deepcopy(self._fetch.dataset.state_dict()) if before is None else before
         return position
 
     def figures(self) -> ServiceFigures:
         made = [] if self._sheet is None else [Made(self._sheet.read(), 0, busy=True)]
         return ServiceFigures(nodes=self._steps.rows(made))
 
-    def take(self) -> Any:
+    def fill(self) -> list[Any]:
         order, clock, steps = self._order, self.clock, self._steps
-        self._number = order.number
+        self._before = self._behind
         clock.begin_wait()
+        if is_stateful(self._fetch.dataset):
+            self._dataset_before = None
+            with suppress(Exception):  # it may have nothing to tell yet, or nobody wants a state at all
+                self._dataset_before = copy.deepcopy(self._fetch.dataset.state_dict())
+            self._making = True
         number, indices = self._asked()
         steps.asked += 1
         steps.sampler_s += time.perf_counter() - clock.waits_since
@@ -163,10 +200,10 @@ class LocalBatches(Batches):
         except Exception as error:
             self._fetch.explain(error, number, indices)
             batch = LocalFailure(error)
-        else:
-            self._number = self._after(number)
+        self.hand.append(batch)
+        self._behind, self._making = self._after(number), False
         clock.end_wait(1)
-        return batch
+        return self.hand
 
     def _asked(self) -> tuple[int, Any]:
         """(number, indices) of the next batch. Raises: StopIteration."""
@@ -183,17 +220,17 @@ class LocalBatches(Batches):
         return number
 
     def pass_over(self, count: int) -> int:
-        passed = 0
+        if self._epoch is None or is_stateful(self._fetch.dataset):  # making it leads on
+            return super().pass_over(count)
+        passed = self._pass_hand(count)
         try:
-            if self._epoch is None or is_stateful(self._fetch.dataset):  # making it leads on
-                return super().pass_over(count)
             while passed < count:
                 self._asked()
                 passed += 1
         except StopIteration:
             pass
         finally:  # whatever the sampler gave is past, also where it raises then
-            self._number = self._after(self._order.number - 1)
+            self._behind = self._after(self._order.number - 1)
         return passed
 
     def close(self) -> None:

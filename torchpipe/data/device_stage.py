@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 
 from torchpipe.ahead.background import RunAhead
 from torchpipe.data.batches import Batches
-from torchpipe.data.fetch import Failure
 from torchpipe.device.prepare import stage_for
 from torchpipe.execution.clock import Clock
 from torchpipe.state import SnapshotPolicy, decode
@@ -48,7 +46,7 @@ def pinned_for(loader: Any) -> str | None:
     return device.type
 
 
-class DeviceStage:
+class DeviceStage(Batches):
     """The device stage: batches are taken ahead of the loop, in threads, and moved; without workers, when asked for."""
 
     def __init__(self, loader: Any, batches: Batches) -> None:
@@ -62,37 +60,32 @@ class DeviceStage:
         self._stage, self._name = stage, f"to {loader.device}"
         self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
         self._items = self._ahead.items()
-        self._failed = False  # the last thing that was handed out is an error
-        self._before: bytes | None = None  # where the batches stood before it, and others right before it
+        self.hand, self.clock = [], Clock()
+        self._before = self._behind = self._ahead.cursor.snapshot  # where the batches stood: the one in hand
 
-    def position(self) -> tuple[int, dict[str, Any]]:
-        """(how many batches of the epoch are before the next one, where the batches stood there)."""
-        snapshot = self._before if self._failed else self._ahead.cursor.snapshot
+    @property
+    def number(self) -> int:
+        return int(self._position()["number"])
+
+    def position(self) -> dict[str, Any]:
+        return self._position()["batches"]  # type: ignore[no-any-return]
+
+    def _position(self) -> dict[str, Any]:
+        snapshot = self._before if self.hand else self._behind
         state: Any = self._start if snapshot is None else decode(snapshot, allow_pickle=True)  # it was made here
-        return state["number"], state["batches"]
+        return state  # type: ignore[no-any-return]
 
-    def take(self, clock: Clock) -> Any:
-        if not self._failed:
-            self._before = self._ahead.cursor.snapshot
-        clock.begin_wait()
+    def fill(self) -> list[Any]:
+        self._before = self._behind
+        self.clock.begin_wait()
         self._batches.deal_more()
         batch = next(self._items)
-        clock.end_wait(1)
-        self._failed = isinstance(batch, Failure)
-        return batch
-
-    def pass_over(self, clock: Clock, count: int) -> int:
-        """Take ``count`` batches for nobody, or all there are: how many; one that raises is past all the same."""
-        passed = 0
-        with suppress(StopIteration):
-            while passed < count:
-                self.take(clock)
-                passed += 1
-        self._failed = False
-        return passed
+        self.hand.append(batch)
+        self._behind = self._ahead.cursor.snapshot
+        self.clock.end_wait(1)
+        return self.hand
 
     def interrupt(self) -> None:
-        """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""
         self._ahead.interrupt()
 
     def stats(self) -> StageStats:
@@ -112,7 +105,7 @@ class _Source:
     def items(self) -> Iterator[Any]:
         while True:
             try:
-                batch = self._batches.take()
+                batch = self._batches.ready().pop()
             except StopIteration:
                 return
             yield batch

@@ -22,11 +22,11 @@ from torchpipe.data.nodes import seed_worker
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import ReplicatedSourceWarning, StateError, StateMismatchError
-from torchpipe.execution.clock import Clock
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.iter import Collator, IterableWrapper
+from torchpipe.loader.handing import Handing
 from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -112,7 +112,7 @@ class WorkersOwn(IterDataPipe[Any]):
 
 class _OwnIterator(NodeIterator[Any]):
     node: WorkersOwn
-    begun = False
+    begun = ended = False
 
     def __init__(self, node: WorkersOwn, context: Context, *sources: Any) -> None:
         super().__init__(node, context, *sources)
@@ -124,10 +124,14 @@ class _OwnIterator(NodeIterator[Any]):
             self._info = make_worker_info(worker, self._workers, node.base_seed + worker, node.dataset)
 
     def get_state(self) -> dict[str, Any]:
-        return {"begun": self.begun}
+        left = self.node.assumption() if self.ended else []  # which this pass has changed, and will not run again
+        return {"begun": self.begun, "left": left} if left else {"begun": self.begun}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.begun = state["begun"] is True
+        if "left" in state and self.node.kept is not None:
+            self.node.kept.check(state["left"])
+            self.node.kept.put(state["left"])
 
     @contextmanager
     def _as_worker(self) -> Iterator[None]:
@@ -164,6 +168,7 @@ class _OwnIterator(NodeIterator[Any]):
             with self._as_worker():
                 item = next(stream, stream)
             if item is stream:
+                self.ended = True
                 return
             if self._looks:
                 self._looks = False
@@ -255,7 +260,6 @@ class IterableBatches(Batches):
         begins: list[dict[str, Any]] | None = None,
         here: Any = None,
     ) -> None:
-        self._number = start.delivered
         self._begins = begins
         self._here = here
         self._start = start
@@ -267,18 +271,18 @@ class IterableBatches(Batches):
         self._ranks = [start.rank, start.world_size]
         self._random_key = (start.seed, start.epoch, start.rank)  # a single shard's
         self._stream = service.initialize_iteration(start)
-        self._items = self._stream.items()
-        self._merge = self._stream if isinstance(self._stream, MergeIterator) else None  # which has a clock itself
-        self.clock = Clock() if self._merge is None else self._merge.clock
+        self._merge = self._stream if isinstance(self._stream, MergeIterator) else None
+        self._handing = Handing(self._stream)
+        self.clock = self._handing.clock
 
-    def take(self) -> Any:
-        if self._merge is not None:
-            return next(self._items)
-        self.clock.begin_wait()
-        batch = next(self._items)
-        self.clock.end_wait(1)
-        self._number += 1
-        return batch
+    @property
+    def hand(self) -> list[Any]:  # type: ignore[override]
+        return self._handing.hand
+
+    def fill(self) -> list[Any]:
+        if hand := self._handing.fill():
+            return hand
+        raise StopIteration
 
     def merges(self) -> tuple[MergeStats, ...]:
         return merges_of(self._stream)
@@ -288,12 +292,10 @@ class IterableBatches(Batches):
 
     @property
     def number(self) -> int:
-        return self._number if self._merge is None else self._merge.delivered
+        return self._handing.taken + (self._start.delivered if self._merge is None else 0)
 
     def position(self) -> dict[str, Any]:
-        stream = self._stream.state_dict()
-        if self._merge is None:
-            self._number = sum(stream["counts"])  # an interrupt may have come between the stream's count and ours
+        stream = self._handing.state_dict()
         position = {"stream": stream, "shards": self._shards, "workers": self._workers, "seed": self._seed}
         if self._ranks != [0, 1]:
             position["ranks"] = self._ranks

@@ -16,16 +16,15 @@ import torch
 
 from torchpipe.ahead.at_exit import hold_at_exit
 from torchpipe.compat.torch_private import pin_memory, profiler_runs, reported_length
-from torchpipe.data.batches import Batches
+from torchpipe.data.batches import Batches, LocalFailure
 from torchpipe.data.device_stage import DeviceStage, pinned_for
 from torchpipe.data.fetch import Failure
 from torchpipe.data.position import Position, handed_out
 from torchpipe.data.processes import torch_words
-from torchpipe.errors import IteratorInvalidated, WorkerDiedError, raise_error_of
-from torchpipe.execution.clock import Clock
+from torchpipe.errors import WorkerDiedError, raise_error_of
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.loader.observing import Observed
-from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling
+from torchpipe.loader.single_consumer import OneUser, check_process, refusal, refuse_pickling
 from torchpipe.loader.untraced import untraced
 from torchpipe.state import Cursor
 
@@ -55,23 +54,24 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._guard = OneUser("loader's iterator")
         self._invalid = False
         self.finished = False
-        self._failed = False  # the last batch that was asked for has raised
         self._over = False  # nothing more comes of it, though the epoch may not have ended
+        self._closed = False  # an interrupt may keep it from being so once it is over
         self._stage: DeviceStage | None = None
         self._processes: list[Any] = []  # those that have ended with it
         self._pins = pinned_for(loader)
+        self._errors = 0  # that the loop has had in the place of batches
         self._order: Order | None = None
         self._batches: Batches
+        self._source: Batches  # from which they are handed out: those that are made, or the device stage
         self.epoch = epoch
         order, batches = loader._begin(epoch, saved, makes=makes)
         yielded = handed_out(batches.number, None if saved is None else saved.batches)  # in this epoch
         # No calls, which a Ctrl-C could strike: what has batches has all that it takes to be closed
         self._num_yielded, self._began_at = yielded, yielded
-        self._clock = batches.clock
-        self._order, self._batches = order, batches
+        self._order, self._batches, self._source = order, batches, batches
         try:
             if loader._device_options is not None and makes:
-                self._stage, self._clock = DeviceStage(loader, self._batches), Clock()
+                self._source = self._stage = DeviceStage(loader, batches)
         except BaseException:
             self._over = True
             self._release()
@@ -83,8 +83,20 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def __len__(self) -> int:
         return len(self._loader._index_sampler)
 
-    @untraced
     def __next__(self) -> T_co:
+        while True:
+            hand = self._ready()
+            try:
+                batch: T_co = hand[-1]
+                del hand[-1]  # it counts from here on; no call follows, at which a signal's handler could raise
+            except IndexError:  # another thread has taken it, or has ended the epoch
+                continue
+            self._num_yielded += 1
+            return batch
+
+    @untraced
+    def _ready(self) -> list[Any]:
+        """Batches that are there, the next one last. Whoever deletes it has been handed it. Raises: as ``next``."""
         if profiler_runs():
             with torch.autograd.profiler.record_function(_PROFILE):
                 return self._guarded(self._advance)
@@ -124,28 +136,26 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             finally:
                 guard.taker = 0
 
-    def _advance(self) -> T_co:
-        batch = self._ending(self._batches.take if self._stage is None else partial(self._stage.take, self._clock))
-        self._failed = isinstance(batch, Failure)
-        if self._failed:
-            raise_error_of(batch)
-        self._count(1)
-        if self._pins is not None:
-            batch = pin_memory(batch, self._pins)  # type: ignore[no-untyped-call]
-        if self._loader._is_iterable:
-            self._warn_of_length()
-        return batch  # type: ignore[no-any-return]
-
-    def _pass_over(self, count: int) -> int:
-        over = self._batches.pass_over if self._stage is None else partial(self._stage.pass_over, self._clock)
-        passed: int = self._ending(partial(over, count))
-        self._count(passed)
-        return passed
-
-    def _count(self, batches: int) -> None:
+    def _advance(self) -> list[Any]:
         if self._order is not None and self._order.keeps_positions:
             self._order.forget_before(self.delivered)
-        self._num_yielded += batches
+        hand: list[Any] = self._ending(self._source.ready)
+        if self._pins is not None and not isinstance(hand[-1], Failure):
+            try:
+                hand[-1] = pin_memory(hand[-1], self._pins)  # type: ignore[no-untyped-call]
+            except Exception as error:
+                hand[-1] = LocalFailure(error)
+        if isinstance(hand[-1], Failure):
+            self._errors += 1
+            raise_error_of(hand[-1])
+        if self._loader._is_iterable:
+            self._warn_of_length()
+        return hand
+
+    def _pass_over(self, count: int) -> int:
+        passed: int = self._ending(partial(self._source.pass_over, count))
+        self._num_yielded += passed
+        return passed
 
     def _ending(self, take: Callable[[], Any]) -> Any:
         """What ``take`` returns; what it raises ends this."""
@@ -166,12 +176,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             raise
 
     def _refuse(self) -> NoReturn:
-        if self._invalid:
-            raise IteratorInvalidated(
-                "a newer iter(), load_state_dict() or shutdown() has ended this iterator: a loader has one iterator at "
-                "a time. For two loops at once (zip(a, b), a loop within a loop) make two loaders; else call "
-                "iter(loader) again"
-            )
+        if not self.finished:
+            raise refusal(self.epoch, superseded=self._invalid)
         raise StopIteration
 
     @property
@@ -182,7 +188,12 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     @property
     def delivered(self) -> int:
         """The number of the first batch that is not past: out of order, some behind it may be."""
-        return self._batches.number if self._stage is None else self._stage.position()[0]
+        return self._source.number
+
+    @property
+    def had(self) -> int:
+        """How many batches the loop has had; more than one if an error has come, after which it was no look."""
+        return self._num_yielded - self._began_at + 2 * self._errors
 
     @property
     def lock(self) -> threading.RLock:
@@ -218,22 +229,21 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def _number_and_position(self) -> tuple[int, dict[str, Any]]:
         """Both of one moment, though another thread may take batches meanwhile."""
-        if self._stage is not None:
-            return self._stage.position()
+        source = self._source
         while True:
-            number = self._batches.number
-            position = self._batches.position()
-            if self._batches.number == number:
+            number = source.number
+            position = source.position()
+            if source.number == number:
                 return number, position
 
     def _warn_of_length(self) -> None:
         loader = self._loader
         length = reported_length(loader)
-        if length is None or self._num_yielded <= length:
+        if length is None or self._num_yielded < length:
             return
         text = (
             f"Length of IterableDataset {loader.dataset} was reported to be {length}"
-            f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "
+            f"(when accessing len(dataloader)), but {self._num_yielded + 1} samples have been fetched. "
         )
         if loader.num_workers > 0:
             text += (
@@ -256,7 +266,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """What can be told of this epoch. Any thread. Raises: RuntimeError in a forked child."""
         check_process(self._guard.pid, "loader")
         observed = Observed.of(
-            self._clock,
+            self._source.clock,
             self._batches.merges(),
             () if self._stage is None else (self._stage.stats(),),
             epoch=self.epoch,
@@ -268,7 +278,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         return observed, self._batches.figures()
 
     def _release(self) -> None:
-        self._clock.close()
+        self._source.clock.close()
         self._loader._observed = self.observe()
         if self._stage is not None:
             self._stage.close()
@@ -297,7 +307,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """
         if self._order is not None and not self.finished and self._loader.worker_seeding == "batch":
             with suppress(Exception):  # a sampler that cannot be run again is left as it is
-                self._order.rewind(handed_out(*self._number_and_position()) + self._failed)
+                self._order.rewind(handed_out(*self._number_and_position()) + self._source.has_raised)
         self.settle()
 
     def _invalidate(self) -> None:
@@ -311,11 +321,11 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             raise self._guard.refusal_inside("closing the loader")
 
     def _close(self, *, invalid: bool, parks: bool, failed: bool = False) -> None:
-        over = self._over  # which another thread may change before the lock is had
-        if over or self._guard.pid != os.getpid():
+        closed = self._closed  # which another thread may change before the lock is had
+        if closed or self._guard.pid != os.getpid():
             return
         with self._with_guard():
-            if self._over:
+            if self._closed:
                 return
             parks = parks and not self._invalid
             # Before it is over: who asks for a batch meanwhile is told, and finds no early end
@@ -324,6 +334,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             if parks:
                 self._loader._left(self, failed=failed)
             self._release()
+            self._closed = True
 
     @contextmanager
     def _with_guard(self) -> Iterator[None]:
@@ -332,7 +343,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """
         held = self._guard.lock.acquire(blocking=False)
         if not held:
-            (self._batches if self._stage is None else self._stage).interrupt()
+            self._source.interrupt()
             held = self._guard.lock.acquire(timeout=_YIELD_S)
         try:
             yield

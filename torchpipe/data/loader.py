@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import torch
@@ -255,7 +256,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     def __repr__(self) -> str:
         items = length_of(self.dataset)
         what = type(self._plain_dataset()).__name__ + ("" if items is None else f" of {items:,}")
-        return f"<DataLoader: {what}, batch_size={self.batch_size}, {self.num_workers} workers, epoch {self.epoch}>"
+        epoch = self._epochs.epoch
+        return f"<DataLoader: {what}, batch_size={self.batch_size}, {self.num_workers} workers, epoch {epoch}>"
 
     @property
     def _is_iterable(self) -> bool:
@@ -313,7 +315,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         After ``load_state_dict``, that of the state. Behind the last batch its rest is empty: ``iter()`` ends at once,
         and the next epoch follows.
         """
-        return self._epochs.epoch
+        return self._epochs.ask()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` be ``epoch``: what a loaded state leaves of it, else from its start.
@@ -326,13 +328,21 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             self._leave_out(coming.position)
         if self._epochs.set_epoch(epoch):
             self._tell_samplers(epoch)
+        self._epochs.numbered = True
 
     def _leave_out(self, loaded: Position) -> None:
-        """A loaded epoch's rest will not be read: its sampler drew for what was handed out, as after a ``break``."""
-        order, samplers = loaded.order or {}, self._samplers
+        """A loaded epoch's rest will not be read: all stands as after a ``break`` there. Its sampler drew for what was
+        handed out, and no more.
+        """
+        order, samplers, dataset = loaded.order or {}, self._samplers, (loaded.batches or {}).get("dataset")
+        if self._epochs.begun:  # it was looked at
+            self._take_up(loaded, again=True)
         further = order.get("asked", 0) + order.get("ended", False) > loaded.handed_out
-        if further and not self.distributed and samplers.are_torchs and samplers.generators:
-            begin_order(samplers, saved=(order, loaded.delivered), moves=False).rewind(loaded.handed_out)
+        if not self.distributed and "start" in order and (further or not samplers.are_torchs):
+            left = begin_order(samplers, saved=(order, loaded.delivered), moves=loaded.now is None)
+            left.rewind(loaded.handed_out)
+        if dataset is not None:
+            load_into(self._plain_dataset(), dataset)
 
     def _tell_samplers(self, epoch: int) -> None:
         if self._ranked is not None:
@@ -379,6 +389,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         coming = epochs.next("batches")
         if (live := self._live) is not None:
             live.supersede()
+            if isinstance(epochs.form, Loaded):  # nothing had been taken
+                coming = epochs.form
+        if isinstance(coming, Loaded) and epochs.begun:  # it was looked at
+            self._take_up(coming.position, again=True)
         loaded = coming.position if isinstance(coming, Loaded) else None
         epoch = coming.epoch if isinstance(coming, Fresh) else coming.position.epoch
         me = epochs.beginning.check_outside()
@@ -392,6 +406,9 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         finally:
             epochs.beginning.thread, self._before = 0, None
         return iterator
+
+    def _note_beginning(self) -> Callable[[], object]:
+        return partial(self._take_up, self._position_beside(), again=True)
 
     @untraced
     def skip(self, steps: int) -> int:
@@ -489,14 +506,17 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if not isinstance(form, Live) or form.work() not in (iterator, None):
             return
         self._observed = iterator.observe()  # who looks from another thread finds this epoch, or its figures
+        if not iterator.finished:
+            iterator.give_up()
+        end, lanes = iterator.last_position(), iterator.lanes()
+        self._sampler_end, self._sampler_loaded, self._lanes = end, False, lanes
         if iterator.finished:
             self._epochs.end(iterator)
         else:
-            iterator.give_up()
-            position = iterator.position()
+            position = replace(iterator.position(), now=None)  # others draw from now on
             self._epochs.park(iterator, lambda: position, failed=failed)
-        self._sampler_end, self._sampler_loaded = iterator.last_position(), False
-        self._lanes = iterator.lanes()
+            if isinstance(self._epochs.form, Fresh):  # nothing was taken: the next one has the order that was drawn
+                self._epochs.form = Loaded(position)
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -548,7 +568,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         live = self._live
         with nullcontext() if live is None else live.lock, own_states_in_place():
             position = self._epochs.position(lambda epoch: Position(epoch=epoch, delivered=0))
-            if self._live is None:
+            looked_at = self._epochs.begun and isinstance(self._epochs.form, Loaded)  # iter() goes back to there
+            if self._live is None and not looked_at:
                 position = replace(position, now=None)  # others may have drawn since
             if position.now is None and not self.distributed:
                 position = replace(position, now=self._samplers.now())
@@ -579,8 +600,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._take_up(position)
         self._load_driver(of_driver if position is not None else None)
 
-    def _take_up(self, position: Position | None) -> None:
-        """Let the next ``iter()`` go on from ``position``, which fits; None: begin as if nothing had been loaded."""
+    def _take_up(self, position: Position | None, *, again: bool = False) -> None:
+        """Let the next ``iter()`` go on from ``position``, which fits; None: begin as if nothing had been loaded.
+        ``again``: it was only looked at.
+        """
         if (live := self._live) is not None:
             live._invalidate()
         if self._is_iterable:
@@ -594,7 +617,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         begins = position.order is None and position.batches is None
         self._epochs.load(Fresh(position.epoch) if begins else Loaded(position))
         if position.now is not None:
-            put_back(self._samplers, position.now)
+            put_back(self._samplers, position.now, tells=not again)
         if (start := (position.order or {}).get("start")) is not None:
             self._samplers.tell_epochs(start["epochs"])
         restore(self, position.order, position.between_epochs)

@@ -207,6 +207,7 @@ class MergeIterator(NodeIterator[Any]):
         self._rests = [_Rest() for _ in self._numbers]
         self._marked = 0  # snapshots that came since the stretch began
         self._stretch = self._from(Rotation.begin(len(self._numbers)))
+        self._provider: ShardProvider | None = None  # since the first item was wanted
         self._lock = threading.RLock()
         self.clock = Clock()
         self._pull_s = [0.0] * len(self._numbers)  # of each shard: how long it was waited for
@@ -220,7 +221,7 @@ class MergeIterator(NodeIterator[Any]):
 
     @property
     def block(self) -> list[Any]:
-        """Items that are there, the next one last. To pop one is to be handed it."""
+        """Items that are there, the next one last. To take one off it is to be handed it."""
         return self._stretch.block[0]
 
     def between_pulls(self) -> AbstractContextManager[object]:
@@ -266,23 +267,30 @@ class MergeIterator(NodeIterator[Any]):
         return self._first_lane + self._numbers[index]
 
     def run(self) -> Iterator[Any]:
-        clock = self.clock
-        clock.begin_wait()
-        provider = self._merges.provider()
-        while True:
-            with self._lock:
-                if self.is_closed:  # by another thread, between two blocks
-                    raise IteratorInvalidated("the epoch was ended from another thread while it was being read")
-                clock.begin_wait()
-                stretch, block = self._next(provider)
-                stretch.block = block, stretch.block[1] + len(block)  # until here, the state is that after the last one
-                self._stretch = stretch
-                clock.end_wait(len(block))
-            if not block:
-                return
+        while block := self.fill():
             pop = block.pop
             while block:
                 yield pop()
+
+    def fill(self) -> list[Any]:
+        """``block``, with new items if it was empty. It stays empty at the end."""
+        block = self._stretch.block[0]
+        if block:
+            return block
+        self.items()  # from now on this has begun
+        clock = self.clock
+        clock.begin_wait()
+        if self._provider is None:
+            self._provider = self._merges.provider()
+        with self._lock:
+            if self.is_closed:  # by another thread, between two blocks
+                raise IteratorInvalidated("the epoch was ended from another thread while it was being read")
+            clock.begin_wait()
+            stretch, block = self._next(self._provider)
+            stretch.block = block, stretch.block[1] + len(block)  # until here, the state is that after the last one
+            self._stretch = stretch
+            clock.end_wait(len(block))
+        return block
 
     def _from(self, begin: Rotation, order: Sequence[int] | None = None) -> Stretch:
         """A stretch that begins there; in the order of turns, unless another is given."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -93,7 +93,7 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
 
     def __repr__(self) -> str:
         names = " -> ".join(node_name(node) for node in walk(self.datapipe))
-        return f"<DataLoader2: {names}, {type(self.reading_service).__name__}, epoch {self.epoch}>"
+        return f"<DataLoader2: {names}, {type(self.reading_service).__name__}, epoch {self._epochs.epoch}>"
 
     @property
     def datapipe(self) -> Any:
@@ -131,7 +131,7 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         After ``load_state_dict``, that of the state. Behind the last item its rest is empty: ``iter()`` ends at once,
         and the next epoch follows.
         """
-        return self._epochs.epoch
+        return self._epochs.ask()
 
     def seed(self, seed: int) -> None:
         """Fix the whole run: the next ``iter()`` is epoch 0 of ``seed``. Epochs differ, and repeat for the same seed.
@@ -159,6 +159,7 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         An iterator at work goes on in its own epoch.
         """
         self._epochs.set_epoch(check_count("epoch", epoch, at_least=0))
+        self._epochs.numbered = True
 
     @untraced
     def __iter__(self) -> DataLoader2Iterator[T_co]:
@@ -185,6 +186,9 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         finally:
             epochs.beginning.thread = 0
         return iterator
+
+    def _note_beginning(self) -> Callable[[], object]:
+        return self._retire
 
     @untraced
     def skip(self, steps: int) -> int:

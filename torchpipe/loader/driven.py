@@ -5,10 +5,10 @@ Runs in the user's process. The loader holds its driver, and the driver holds no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
-from torchpipe.loader.epochs import Epochs, Fresh
+from torchpipe.loader.epochs import Epochs, Fresh, Loaded
 from torchpipe.rings import from_ring
 from torchpipe.state.flat import CLAIMS
 
@@ -49,14 +49,45 @@ class Driven:
         """The loader's own state at a position of :meth:`_position_now`."""
         raise NotImplementedError
 
+    def _begin_epoch(self) -> Any:
+        """What ``iter()`` returns."""
+        raise NotImplementedError
+
+    def _note_beginning(self) -> Callable[[], object]:
+        """What lets all stand again as it stands now, before the next ``iter()``."""
+        raise NotImplementedError
+
+    def peek(self) -> Any:
+        """The first item of the next ``iter()``, which will give it again: a look counts nothing, and leaves the epoch,
+        a loaded position and random generators as they are. It is made for this alone, by workers that then end.
+
+        What cannot be read twice (an open file, a generator of yours) is refused by the ``iter()`` that follows.
+
+        Raises: RuntimeError where an iterator is at work, or was left in mid-epoch; LookupError if there is no item.
+        """
+        epochs = self._epochs
+        form, begun, numbered = epochs.form, epochs.begun, epochs.numbered
+        if not isinstance(form, Fresh | Loaded):
+            raise RuntimeError(
+                "peek() is for a look at what the next loop begins with, and an iterator is at work, or was left in "
+                "mid-epoch, whose position would be lost: save its state, and call loader.set_epoch(loader.epoch) first"
+            )
+        go_back = self._note_beginning()
+        try:
+            return next(self._begin_epoch())
+        except StopIteration:
+            raise LookupError("there is nothing to look at: the next iter() has no item") from None
+        finally:
+            go_back()
+            epochs.form, epochs.begun, epochs.numbered = form, begun, numbered
+
     def _coming(self) -> tuple[tuple[int, int], bool]:
         """(epoch, items before) of what the next ``iter()`` begins; True if the position is another one: that of an
         epoch at work, or of one that was left in its midst.
         """
         coming = self._epochs.coming
-        if isinstance(coming, Fresh):
-            return (coming.epoch, 0), self._epochs.left is not None
-        return (coming.position.epoch, coming.position.delivered), False
+        begins = (coming.epoch, 0) if isinstance(coming, Fresh) else (coming.position.epoch, coming.position.delivered)
+        return begins, self._epochs.left is not None
 
     def claims(
         self,

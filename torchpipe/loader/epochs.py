@@ -41,6 +41,10 @@ class AtWork(Protocol[P_co]):
     @property
     def delivered(self) -> int: ...
 
+    @property
+    def had(self) -> int:
+        """How many items its loop has had; more than one if an error has come in the place of an item."""
+
     def position(self) -> P_co: ...
 
 
@@ -61,12 +65,15 @@ class Loaded(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Live(Generic[P]):
-    """An iterator is at work, unless whoever had it (``holder()``) has dropped it. ``after`` it, this follows."""
+    """An iterator is at work, unless whoever had it (``holder()``) has dropped it. ``after`` it, this follows; if it
+    was a look, what it began with, ``before``.
+    """
 
     work: Callable[[], AtWork[P] | None]
     holder: Callable[[], object]
     after: Fresh
-    before: Fresh | Loaded[P]  # what it began with
+    before: Fresh | Loaded[P]
+    numbered: bool  # somebody wanted to know the epoch's number, or said it, before it began
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +84,20 @@ class Parked(Generic[P]):
     delivered: int
     position: Callable[[], P]
     after: Fresh
+    before: Fresh | Loaded[P]
+    numbered: bool
+    had: int
 
 
 Form: TypeAlias = Fresh | Loaded[P] | Live[P] | Parked[P]
 
 
 def _left(form: Form[P]) -> AtWork[P] | Parked[P] | None:
-    return form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
+    if not isinstance(form, Live):
+        return form if isinstance(form, Parked) else None
+    work = form.work()
+    dropped_unread = work is not None and not work.had and form.after.announced and form.holder() is None
+    return None if dropped_unread else work
 
 
 class Epochs(Generic[P]):
@@ -93,6 +107,8 @@ class Epochs(Generic[P]):
         self.form: Form[P] = Fresh(0)
         self.begun = False  # True once an epoch has been iterated since a state was loaded
         self.beginning = BeginGuard()
+        self.numbered = False  # somebody has asked for the next epoch's number, or said it, since one began
+        self._looks = 0  # in a row
         self._saved: tuple[int, int] | None = None  # (epoch, items) of the state that was saved last, in mid-epoch
 
     @property
@@ -110,7 +126,17 @@ class Epochs(Generic[P]):
     def coming(self) -> Fresh | Loaded[P]:
         """What the next ``iter()`` begins."""
         form = self.form
-        return form.after if isinstance(form, Live | Parked) else form
+        if not isinstance(form, Live | Parked):
+            return form
+        left = form.work() if isinstance(form, Live) else form
+        return form.before if left is not None and self._is_look(form, left) else form.after
+
+    def _is_look(self, form: Live[P] | Parked[P], left: AtWork[P] | Parked[P]) -> bool:
+        """True if what was begun is no epoch: nothing was taken of it, or one item, by who counts no epochs."""
+        if not form.after.announced:  # set_epoch() has said meanwhile what follows
+            return False
+        saved = self._saved == (left.epoch, left.delivered)
+        return not left.had or (left.had == 1 and not form.numbered and not saved)
 
     @property
     def epoch(self) -> int:
@@ -119,6 +145,11 @@ class Epochs(Generic[P]):
         if work is not None:
             return work.epoch
         return coming.position.epoch if isinstance(coming, Loaded) else coming.epoch
+
+    def ask(self) -> int:
+        """:attr:`epoch`, for who counts epochs."""
+        self.numbered = True
+        return self.epoch
 
     def set_epoch(self, epoch: int) -> bool:
         """Let the next ``iter()`` begin ``epoch``, or have its rest if that is loaded. False: one is still at work."""
@@ -133,12 +164,19 @@ class Epochs(Generic[P]):
 
     def load(self, form: Fresh | Loaded[P]) -> None:
         """A state was loaded, or what was is forgotten: let the next ``iter()`` begin there."""
-        self.form, self.begun, self._saved = form, False, None
+        self.form, self.begun, self.numbered, self._saved = form, False, False, None
 
     def next(self, things: str) -> Fresh | Loaded[P]:
         """What ``iter()`` is about to begin. Warns if a state was saved that goes another way than this run."""
+        left, coming, form = self.left, self.coming, self.form
         saved, self._saved = self._saved, None
-        left, coming = self.left, self.coming
+        counted = isinstance(form, Live | Parked) and coming is form.after and coming.announced and form.numbered
+        looked = left is not None and left.had == 1 and isinstance(form, Live | Parked) and coming is form.before
+        self._looks = self._looks + 1 if looked else 0
+        if self._looks == 2:
+            _warn_of_looks(coming.epoch if isinstance(coming, Fresh) else coming.position.epoch, things)
+        if counted and left is not None and left.had == left.delivered == 1 and saved != (left.epoch, left.delivered):
+            _warn_of_a_look(left.epoch, things)
         if left is not None and saved == (left.epoch, left.delivered) and isinstance(coming, Fresh):
             _warn_of_two_ways(left.epoch, left.delivered, coming.epoch, things)
         return coming
@@ -148,27 +186,26 @@ class Epochs(Generic[P]):
     ) -> None:
         """``before``, which :meth:`next` gave, is being iterated. Nothing is kept alive but what ``work`` holds."""
         epoch = before.epoch if isinstance(before, Fresh) else before.position.epoch
-        self.form, self.begun = Live(work, holder, Fresh(epoch + 1), before), True
+        self.form, self.begun = Live(work, holder, Fresh(epoch + 1), before, self.numbered), True
+        self.numbered = False
 
     def end(self, work: AtWork[P] | None = None) -> None:
-        """The epoch at work is over (all of ``work`` was handed out), or given up: what comes after it follows."""
+        """The epoch at work is over (all of ``work`` was handed out), or given up."""
         form = self.form
         if isinstance(form, Live) and (work is None or form.work() in (work, None)):
-            self.form = form.after
+            self.form = self.coming if work is None else form.after
 
     def park(self, work: AtWork[P], position: Callable[[], P], *, failed: bool = False) -> None:
-        """``work`` was left in mid-epoch, at ``position``. If it has ``failed``, and handed out nothing of a state that
-        was loaded, that is still to come.
+        """``work`` was left in mid-epoch, at ``position``. If it ``failed``, it was no look, unless nothing was handed
+        out of a state that was loaded: that is still to come.
         """
         form = self.form
         if not isinstance(form, Live) or form.work() not in (work, None):  # None: the collector has dropped it
             return
-        before = form.before
-        unread = isinstance(before, Loaded) and work.delivered == before.position.delivered
-        if failed and unread and form.after.announced:
-            self.form = before
-        else:
-            self.form = Parked(work.epoch, work.delivered, position, form.after)
+        parked = Parked(work.epoch, work.delivered, position, form.after, form.before, form.numbered, work.had)
+        if failed and not (isinstance(form.before, Loaded) and not work.had):
+            parked = replace(parked, numbered=True, had=max(1, work.had))
+        self.form = form.before if form.after.announced and not parked.had else parked
 
     def check_at_work(self) -> None:
         """Raises: StateError unless an iterator is at work: whoever makes its items makes an exact state."""
@@ -183,19 +220,19 @@ class Epochs(Generic[P]):
         left = self.left
         if left is None:
             return
+        form = self.form
+        assert isinstance(form, Live | Parked)  # of what is left
+        if form.after.announced and not left.had:
+            self.form = form.before
+            return
+        kept = Parked(left.epoch, left.delivered, left.position, form.after, form.before, form.numbered, left.had)
         try:
             position = left.position()
         except Exception as error:
             failure = error.with_traceback(None)
-            self.form = Parked(left.epoch, left.delivered, lambda: _refuse(failure), self._after)
+            self.form = replace(kept, position=lambda: _refuse(failure))
         else:
-            self.form = Parked(position.epoch, position.delivered, lambda: position, self._after)
-
-    @property
-    def _after(self) -> Fresh:
-        coming = self.coming
-        assert isinstance(coming, Fresh)  # of what is at work or parked
-        return coming
+            self.form = replace(kept, delivered=position.delivered, position=lambda: position)
 
     def position(self, start: Callable[[int], P]) -> P:
         """What a state describes; ``start`` makes the position at the start of an epoch."""
@@ -205,7 +242,8 @@ class Epochs(Generic[P]):
                 return form.position
             left = _left(form)
             if left is None:
-                return start(self._after.epoch)
+                coming = self.coming
+                return coming.position if isinstance(coming, Loaded) else start(coming.epoch)
             position = left.position()
             if self.form is form:  # else it has ended meanwhile, in another thread
                 return position
@@ -229,5 +267,22 @@ def _warn_of_two_ways(epoch: int, delivered: int, coming: int, things: str) -> N
         f"run that is resumed from it goes on with the rest of epoch {epoch}; this run begins epoch {coming}. If "
         "epochs are to be cut short, leave the loop, call loader.set_epoch(loader.epoch), and save then: both go on "
         f"with epoch {coming}",
+        UserWarning,
+    )
+
+
+def _warn_of_looks(epoch: int, things: str) -> None:
+    warn_user(
+        f"two iterators in a row were left behind the first of their {things}. Each was a look, which counts no epoch: "
+        f"the next one is of epoch {epoch} too. In a loop, keep one iterator: stream = iter(loader), then next(stream)",
+        UserWarning,
+    )
+
+
+def _warn_of_a_look(epoch: int, things: str) -> None:
+    warn_user(
+        f"the loop over epoch {epoch} was left behind the first of its {things}, and counts as an epoch. To look at "
+        "it, loader.peek() counts nothing. If epochs are to be cut short, leave the loop and call "
+        "loader.set_epoch(loader.epoch)",
         UserWarning,
     )

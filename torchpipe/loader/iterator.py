@@ -5,25 +5,23 @@ Runs in the user's process.
 
 from __future__ import annotations
 
-import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from threading import get_ident
 from typing import Any, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import hold_at_exit
-from torchpipe.compat.torch_private import COMPILER
-from torchpipe.errors import IteratorInvalidated, StateError
+from torchpipe.errors import StateError
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.loader.epochs import Epochs
+from torchpipe.loader.handing import Handing
 from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
 from torchpipe.loader.run import Run
-from torchpipe.loader.single_consumer import OneUser, Process, refuse_pickling
+from torchpipe.loader.single_consumer import OneUser, Process, refusal, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.iterator import NodeIterator
@@ -40,7 +38,7 @@ R = TypeVar("R")
 class Pass:
     """An epoch at work: its stream, and where that stands. The loader has it until the next one begins.
 
-    ``pull`` gives the next item, and ``block`` holds items that are there, the next one last: to pop one hands it out.
+    ``handing`` says which items are there. ``block``: those that the loop may take by itself, the next one last.
     """
 
     def __init__(self, run: Run, numbers: Epoch, loaded: LoaderState | None) -> None:
@@ -49,11 +47,8 @@ class Pass:
         self.block: list[Any] = []
         self.before = 0 if loaded is None else loaded.delivered
         self.numbers, self.stream = run.begin(numbers, loaded)
-        if isinstance(self.stream, MergeIterator):  # it counts its items and times them, a block at a time
-            self.pull, self.clock = self.stream.items().__next__, self.stream.clock
-        else:
-            self.clock = Clock()
-            self.pull = partial(_pull_timed, self.stream.items().__next__, self.clock)
+        self.handing = Handing(self.stream)
+        self.clock = self.handing.clock
         if isinstance(self.stream, MergeIterator) and self.stream.delivered != self.before:
             self.stream.close()
             raise StateError(
@@ -68,8 +63,13 @@ class Pass:
     @property
     def delivered(self) -> int:
         """The number of items of the epoch that have been handed out, those before a restore included."""
-        stream = self.stream
-        return stream.delivered if isinstance(stream, MergeIterator) else self.before + self.clock.items
+        taken = self.handing.taken
+        return taken if isinstance(self.stream, MergeIterator) else self.before + taken
+
+    @property
+    def had(self) -> int:
+        """The number of those since this pass began; what it costs does not depend on the number of shards."""
+        return self.clock.items - len(self.handing.hand)
 
     def position(self) -> LoaderState:
         """After the last item delivered. Raises: RuntimeError inside ``next``."""
@@ -77,7 +77,7 @@ class Pass:
 
     def _position(self) -> LoaderState:
         # Not the stream's count: in another thread, a call of next() may begin meanwhile
-        position = self.stream.state_dict()
+        position = self.handing.state_dict()
         delivered = sum(position["counts"]) if isinstance(self.stream, MergeIterator) else self.delivered
         return LoaderState.at(self.numbers, delivered, position)
 
@@ -140,7 +140,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._pass = work
         self._paused = False
         self._limit: int | None = None
-        self._left: int | None = None  # items until the next pause
+        self._pause_at: int | None = None  # after so many items of this pass
         self._looked_at = False
 
     @property
@@ -178,7 +178,11 @@ class DataLoader2Iterator(Iterator[T_co]):
 
         Raises: TypeError or ValueError unless it is None or at least 1.
         """
-        self._limit = self._left = None if num_batches is None else check_count("num_batches", num_batches, at_least=1)
+        self._limit = None if num_batches is None else check_count("num_batches", num_batches, at_least=1)
+        self._count_anew()
+
+    def _count_anew(self) -> None:
+        self._pause_at = None if self._limit is None else self._pass.had + self._limit
         self._pass.block = []
 
     def resume(self) -> None:
@@ -192,23 +196,26 @@ class DataLoader2Iterator(Iterator[T_co]):
         there is nothing to halt. States are exact at any time, paused or not.
         """
         self._paused = True
-        self._left = self._limit
-        self._pass.block = []
+        self._count_anew()
 
     def __next__(self) -> T_co:
-        if COMPILER in sys.modules:  # it would look into the block
-            return self._next()
         work = self._pass
         block = work.block
-        if block and work.guard.pid == Process.pid:
+        if work.guard.pid != Process.pid:
+            block = []
+        while True:
+            if not block:
+                block = self._ready()
             try:
-                return block.pop()  # type: ignore[no-any-return]
+                item: T_co = block[-1]
+                del block[-1]  # it counts from here on; no call follows, at which a signal's handler could raise
             except IndexError:  # another thread has taken the last one
-                pass
-        return self._next()
+                continue
+            return item
 
     @untraced
-    def _next(self, *, ends: bool = True) -> T_co:
+    def _ready(self, *, ends: bool = True) -> list[Any]:
+        """Items that are there, the next one last. Whoever deletes it has been handed it. Raises: as ``next``."""
         guard = self._pass.guard
         if guard.taker or guard.pid != Process.pid:
             guard.check()
@@ -225,37 +232,32 @@ class DataLoader2Iterator(Iterator[T_co]):
             hold_at_exit()
             raise
 
-    def _advance(self, ends: bool) -> T_co:
+    def _advance(self, ends: bool) -> list[Any]:
         work = self._pass
+        if self._pause_at is not None and work.had >= self._pause_at and self.goes_on:
+            self.pause()
         if work.closed or work.over or self._paused:
             self._check_valid()
             raise StopIteration
         try:
-            item: T_co = work.pull()
-        except StopIteration:
-            if ends:
-                self._end()
-            raise
+            hand = work.handing.fill()
         except BaseException as error:
             forget(error)
             work.stop(finished=False)
             self._epochs.park(work, work.position, failed=True)
             raise
-        if self._left is not None:
-            self._left -= 1
-            if not self._left:
-                self.pause()
-        elif isinstance(work.stream, MergeIterator):
-            work.block = work.stream.block
-        return item
+        if not hand:
+            if ends:
+                self._end()
+            raise StopIteration
+        if self._pause_at is None and isinstance(work.stream, MergeIterator):
+            work.block = hand
+        return hand
 
     def _check_valid(self) -> None:
-        if self._pass.closed and not self._pass.finished:
-            raise IteratorInvalidated(
-                "a newer iter(), load_state_dict() or shutdown() has ended this iterator: a loader has one iterator at "
-                "a time. For two loops at once (zip(a, b), a loop within a loop) make two loaders; else call "
-                "iter(loader) again"
-            ) from None
+        work = self._pass
+        if not (work.finished or self.goes_on):
+            raise refusal(work.epoch, superseded=work.closed) from None
 
     def _end(self) -> None:
         self._check_valid()  # another thread has closed the stream: that is no end of the epoch
@@ -272,7 +274,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         passed = 0
         with suppress(StopIteration):
             while passed < count:
-                self._next(ends=False)
+                del self._ready(ends=False)[-1]
                 passed += 1
         return passed
 
@@ -325,10 +327,3 @@ def _see_last(run: Run, stream: NodeIterator[Any], clock: Clock) -> None:
     )
     consumer = clock.consumer(taken - (seen.delivered - seen.consumer.items))
     run.observed = replace(seen, delivered=taken, consumer=consumer, timeline=clock.timeline(), state="closed")
-
-
-def _pull_timed(pull: Callable[[], Any], clock: Clock) -> Any:
-    clock.begin_wait()
-    item = pull()
-    clock.end_wait(1)
-    return item

@@ -11,12 +11,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from torchpipe.errors import IteratorInvalidated
+
 __all__ = [
     "BeginGuard",
     "Hold",
     "OneUser",
     "Process",
     "check_process",
+    "refusal",
     "refuse_pickling",
 ]
 
@@ -136,6 +139,23 @@ def check_process(pid: int, what: str) -> None:
             "read from the same workers. Make a loader in this process, from the same graph and, to go on from its "
             "position, a state_dict() taken before the fork"
         )
+
+
+def refusal(epoch: int, *, superseded: bool) -> IteratorInvalidated:
+    """The error of ``next`` where the iterator is over and its epoch is not: somebody else has ended it, or an
+    exception, after which a loop that passes over exceptions must not take the rest for an end of the epoch.
+    """
+    if superseded:
+        return IteratorInvalidated(
+            "a newer iter(), load_state_dict() or shutdown() has ended this iterator: a loader has one iterator at a "
+            "time. For two loops at once (zip(a, b), a loop within a loop) make two loaders; else call iter(loader) "
+            "again"
+        )
+    return IteratorInvalidated(
+        f"an exception has ended this iterator in the midst of epoch {epoch}, and nothing follows in it. To go on with "
+        "the rest of the epoch, loader.load_state_dict(loader.state_dict()) and iter(loader); iter(loader) alone "
+        "begins the next epoch"
+    )
 
 
 _PICKLE_PARTS = (

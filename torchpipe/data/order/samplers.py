@@ -126,11 +126,11 @@ def stands_at(owner: Any, value: Any) -> bool:
 _put_back: list[torch.Tensor] = []  # the last state that this process's default generator was put back to
 
 
-def put_back(samplers: Samplers, state: dict[str, Any]) -> None:
-    """:meth:`Samplers.put_now` for a loader's state that is loaded."""
+def put_back(samplers: Samplers, state: dict[str, Any], *, tells: bool = True) -> None:
+    """:meth:`Samplers.put_now` for a loader's state that is loaded, or, unless this ``tells``, was looked at."""
     of_torch, present = state.get("torch"), torch.get_rng_state()
     if of_torch is not None:
-        if _put_back and torch.equal(_put_back[0], of_torch) and not torch.equal(present, of_torch):
+        if tells and _put_back and torch.equal(_put_back[0], of_torch) and not torch.equal(present, of_torch):
             warnings.warn(
                 "torch's default generator was put back, for the second time, to where one and the same loader's state "
                 "has it: what is drawn from it next was drawn before, in your training as well. A loader that is taken "

@@ -241,7 +241,12 @@ class _Computed(Order):
         if not self._shuffled:
             return range(self._length)
         if self._seed is None:
-            self._seed = fresh_seed()
+            before = self._samplers.now(others=False)
+            try:
+                self._seed = fresh_seed()
+            except BaseException:  # Ctrl-C: what was drawn was for an order that nobody has
+                self._samplers.put_now(before)
+                raise
         generator = torch.Generator().manual_seed(self._seed)
         return torch.randperm(self._length, generator=generator, device="cpu")
 

@@ -270,8 +270,10 @@ class _IterableIterator(NodeIterator[T]):
     def get_state(self) -> dict[str, Any]:
         if not self.is_begun:
             return copy.deepcopy(self._loaded)
-        if self._ended:  # of itself: an iterable may begin anew in its own state
-            return {"position": self.position, "ended": True}
+        if self._ended:  # of itself: an iterable may begin anew in its own state, as the next pass will find it
+            ended = {"position": self.position, "ended": True}
+            used_in_place = self._stateful and not self.node.deepcopy
+            return ended | {"left": copy.deepcopy(self._iterable.state_dict())} if used_in_place else ended
         if self.node._once is None and is_stateful(self._iterator):
             return {"position": self.position, "iterator": copy.deepcopy(self._iterator.state_dict())}
         if self._stateful:
@@ -288,6 +290,8 @@ class _IterableIterator(NodeIterator[T]):
             self._iterable.load_state_dict(copy.deepcopy(state["iterable"]))
         elif "ended" in state:
             self._ended = True
+            if "left" in state and self._stateful and not self.node.deepcopy:
+                self._iterable.load_state_dict(copy.deepcopy(state["left"]))
         elif self.position:
             if self.node._once is not None and self.node._once.taken:
                 raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
