@@ -140,3 +140,19 @@ def test_what_was_saved_was_no_look(name: str) -> None:
             break
         assert loader.state_dict()["delivered"] == 1
         assert loader.epoch == 1
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loop_of_looks_is_told_once_in_a_row_that_it_stays_in_one_epoch(name: str) -> None:
+    with LOADERS[name]() as loader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            look(loader)
+        told = [str(item.message) for item in caught if "two iterators in a row" in str(item.message)]
+        assert len(told) == 1
+        assert "the next one is of epoch 0 too" in told[0]
+        list(loader)
+        look(loader)
+        list(loader)
+        assert loader.epoch == 2
+    assert len([item for item in caught if "two iterators in a row" in str(item.message)]) == 1
