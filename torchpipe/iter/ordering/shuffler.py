@@ -46,7 +46,8 @@ class _ShuffleIterator(SelectingIterator[T]):
     def get_state(self) -> dict[str, Any]:
         if not self.node.enabled:
             return {}
-        return {"random": self.random.state_dict(), self._kept: self.kept_items(self.buffer)}
+        kept = self.kept_items(self.buffer) if self.positions is None else list(self.buffer)
+        return {"random": self.random.state_dict(), self._kept: kept}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.node.check_switched(state)
