@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from torch.utils.data import default_collate
 
@@ -32,11 +32,10 @@ __all__ = [
     "Fetch",
     "Reseed",
     "TimedFetch",
-    "WorkerInfo",
     "WorkerInitFn",
-    "begin_worker",
     "collating_in",
     "make_worker_info",
+    "read_infos",
     "set_worker_info",
 ]
 
@@ -231,21 +230,16 @@ def _received(kind: type[Failure], data: bytes, worded: bool) -> Failure:
     return failure
 
 
-class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]
-    """torch's, which notes whose was read: ``WorkerInfo.read`` are their numbers, in this process."""
+read_infos: set[int] = set()  # the workers whose ``WorkerInfo`` was read in this process
 
-    read: ClassVar[set[int]] = set()
+
+class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]
+    """torch's, which notes in ``read_infos`` that it was read."""
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_"):
-            WorkerInfo.read.add(super().__getattribute__("id"))
+            read_infos.add(super().__getattribute__("id"))
         return super().__getattribute__(name)
-
-
-def begin_worker(worker: int, num_workers: int, seed: int, dataset: Any, **more: Any) -> Any:
-    """:func:`make_worker_info` for a worker that begins: nobody has read it."""
-    WorkerInfo.read.discard(worker)
-    return make_worker_info(worker, num_workers, seed, dataset, **more)
 
 
 def make_worker_info(worker: int, num_workers: int, seed: int, dataset: Any, **more: Any) -> Any:

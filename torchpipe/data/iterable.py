@@ -17,7 +17,7 @@ from typing import Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.batches import Batches
-from torchpipe.data.fetch import WorkerInfo, make_worker_info, set_worker_info
+from torchpipe.data.fetch import make_worker_info, read_infos, set_worker_info
 from torchpipe.data.nodes import seed_worker
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
@@ -117,7 +117,6 @@ class _OwnIterator(NodeIterator[Any]):
     def __init__(self, node: WorkersOwn, context: Context, *sources: Any) -> None:
         super().__init__(node, context, *sources)
         self._workers = context.num_shards // context.world_size if node.workers else 0
-        self._looks = self._workers > 1
         self._info = None
         if node.workers:
             worker = context.local_shard
@@ -162,6 +161,8 @@ class _OwnIterator(NodeIterator[Any]):
         if begins is not None:  # a dataset may have nothing to say before its first pass
             with self._as_worker():
                 load_into(node.dataset, begins)
+        # What goes on may have asked in a pass before
+        looks = self._workers > 1 and not self.begun and not isinstance(node.dataset, TorchIterDataPipe)
         self.begun = True
         stream = self.source.items()
         while True:
@@ -170,21 +171,21 @@ class _OwnIterator(NodeIterator[Any]):
             if item is stream:
                 self.ended = True
                 return
-            if self._looks:
-                self._looks = False
+            if looks:
+                looks = False
                 self._tell_if_read_whole()
             yield item
 
     def _tell_if_read_whole(self) -> None:
         """A dataset that divides itself has asked by now which worker it is in, or the user's worker_init_fn has."""
         warn, workers = self.context.warn_once, self._workers
-        if warn is not None and self.context.local_shard not in WorkerInfo.read:
+        if warn is not None and self.context.local_shard not in read_infos:
             warn(
-                f"each of {workers} workers reads all of {type(self.node.dataset).__name__}, so every sample comes "
-                f"{workers} times: its __iter__ has not asked get_worker_info(). Ask it, and keep one sample of each "
-                "info.num_workers (itertools.islice(samples, info.id, None, info.num_workers)); or give DataLoader "
-                "IterableWrapper(dataset).sharding_filter() of torchpipe.iter; or take num_workers=1. If each is meant "
-                "to read it whole, ignore ReplicatedSourceWarning",
+                f"{type(self.node.dataset).__name__} has given its first sample and not asked get_worker_info(): if it "
+                f"does not divide itself, every sample comes {workers} times, once from each worker. Ask it, and keep "
+                "one sample of each info.num_workers (itertools.islice(samples, info.id, None, info.num_workers)); or "
+                "give DataLoader IterableWrapper(dataset).sharding_filter() of torchpipe.iter; or take num_workers=1. "
+                "If it divides itself, or each worker is meant to give all, ignore ReplicatedSourceWarning",
                 ReplicatedSourceWarning,
             )
 

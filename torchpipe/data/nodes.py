@@ -21,8 +21,9 @@ from torchpipe.data.fetch import (
     Fetch,
     TimedFetch,
     WorkerInitFn,
-    begin_worker,
     collating_in,
+    make_worker_info,
+    read_infos,
     set_worker_info,
 )
 from torchpipe.data.order.samplers import load_into, stands_at
@@ -90,7 +91,9 @@ class InitWorker:
             graph, dataset = self._copies_of(graph, info.num_workers)
         if not self.here:
             stack_without_files()
-        own = begin_worker(worker, info.num_workers, self.base_seed + worker, dataset)
+        note = read_infos.discard if self.user_fn is None else read_infos.add  # a function may divide by its argument
+        note(worker)
+        own = make_worker_info(worker, info.num_workers, self.base_seed + worker, dataset)
         before = set_worker_info(own)
         try:
             seed_as_torch(self.base_seed, worker)

@@ -35,7 +35,7 @@ from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.ahead.queues import listed
 from torchpipe.data import worker_info as thread_info
 from torchpipe.data.assigned import AssignedBatches, ending_what_fails
-from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, begin_worker, set_worker_info
+from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, read_infos, set_worker_info
 from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.order.sampling import Order
 from torchpipe.data.parts import make_part
@@ -120,10 +120,11 @@ class WorkerStart:
     def __call__(self, generators: BatchGenerators) -> Callable[[], None]:
         thread_info.enter(None, generators.rng)
         generators.seed(self.base_seed, 0, self.worker)  # what worker_init_fn draws; each batch begins anew
-        info = begin_worker(self.worker, self.num_workers, self.base_seed + self.worker, self.dataset)
+        info = make_worker_info(self.worker, self.num_workers, self.base_seed + self.worker, self.dataset)
         set_worker_info(info)
         try:
             if self.init_fn is not None:
+                read_infos.add(self.worker)  # it may divide the dataset by its argument
                 self.init_fn(self.worker)
         except BaseException as error:
             thread_info.leave()

@@ -43,7 +43,10 @@ class Member:
 
 
 class _Names:
-    """The files of an archive that stand before byte ``reached``, by their names: in each list in any order."""
+    """The files of an archive that stand before byte ``reached``, by their names: in each list in any order.
+
+    Several threads may read one archive, and note the same files: a file is there before ``reached`` says so.
+    """
 
     def __init__(self) -> None:
         self.reached = 0
@@ -58,7 +61,7 @@ class _Names:
         return max(before, key=lambda member: member.header, default=None)
 
     def has_folder_before(self, name: str, end: int) -> bool:
-        inside = (members for path, members in self._by_name.items() if path.startswith(name + "/"))
+        inside = (members for path, members in list(self._by_name.items()) if path.startswith(name + "/"))
         return name in ("", ".") or any(member.header < end for members in inside for member in members)
 
 
@@ -131,9 +134,9 @@ class TarFiles:
                     f"{self.path} holds a file of type {chr(kind)!r} at byte {start}, which is not supported"
                 )
             if self._names is not None and self._names.reached == start:
-                self._names.reached = self.offset
                 if file is not None and not file.lacks:
                     self._names.add(file)
+                self._names.reached = max(self._names.reached, self.offset)
             if file is not None:
                 return file
             start, name, target, size = self.offset, None, None, None

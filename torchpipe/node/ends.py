@@ -31,5 +31,5 @@ def _mapped(function: Any, *parts: Any) -> Iterator[Any]:
 
 def _filtered(function: Any, part: Any) -> Iterator[Any]:
     for item in stream_of(part):
-        if (function or bool)(item):
+        if (bool if function is None else function)(item):
             yield item

@@ -11,8 +11,10 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import functools
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
@@ -63,6 +65,7 @@ __all__ = [
 
 _DEFAULTS = {name: value for name, value in vars(NodeProtocol).items() if not name.startswith("_")}
 _MAY_BE_PROPERTIES = ("by_index", "seeded", "yields_new_tensors")
+_checked: weakref.WeakSet[type] = weakref.WeakSet()  # classes that say what they may
 _OURS = ("torchpipe", "reading_services")
 _CALLS_PER_NODE = 7  # 5 to begin a pass over a node, the others for what is around it and within a user's own
 
@@ -168,9 +171,11 @@ def walk(root: DataPipe) -> list[DataPipe]:
 
 def _check_class(cls: type) -> None:
     """Raises: GraphError if a class says of its nodes what is of another kind than the default, or gives them slots."""
-    for name, default in _DEFAULTS.items():
-        said = getattr(cls, name, default)
-        if said is not default and not _is_such(name, said, default):
+    if cls in _checked:
+        return
+    for name, default in _DEFAULTS.items() if issubclass(cls, NodeProtocol) else ():
+        said = getattr(cls, name)
+        if not _is_such(name, said, default):
             raise GraphError(
                 f"{cls.__name__}.{name} is {said!r:.60}: what a node's class has of this name says how torchpipe runs "
                 f"it, and is {'a method' if callable(default) else f'like {default!r}'}. Give yours another name"
@@ -181,12 +186,13 @@ def _check_class(cls: type) -> None:
             f"{cls.__name__} has __slots__ ({', '.join(sorted(slots))}): a pass works on a copy of a node, which is "
             "made of its __dict__. Leave __slots__ out"
         )
+    _checked.add(cls)
 
 
 def _is_such(name: str, said: Any, default: Any) -> bool:
-    if callable(default):
-        return callable(said)
-    if name in _MAY_BE_PROPERTIES and isinstance(said, property):
+    if said is default or callable(default):
+        return said is default or callable(said)
+    if name in _MAY_BE_PROPERTIES and isinstance(said, property | functools.cached_property):
         return True
     return isinstance(said, bool | None if default is None else type(default))
 
@@ -243,12 +249,15 @@ def node_name(node: object) -> str:
 
 
 def traits_of(node: DataPipe) -> type[NodeProtocol]:
-    """What the class of ``node`` says. One that is derived from torch's has the defaults for what it does not say."""
+    """What the class of ``node`` says. One that is derived from torch's has the defaults for what it does not say, or
+    means otherwise.
+    """
     cls = type(node)
     if issubclass(cls, NodeProtocol):
         return cls
     declared = {name: getattr(cls, name, default) for name, default in _DEFAULTS.items()}
-    return cast("type[NodeProtocol]", SimpleNamespace(**declared))
+    meant = {name: said for name, said in declared.items() if _is_such(name, said, _DEFAULTS[name])}
+    return cast("type[NodeProtocol]", SimpleNamespace(**_DEFAULTS | meant))
 
 
 def runs_in_main(node: DataPipe) -> bool:

@@ -88,26 +88,6 @@ def test_several_files_of_an_item(cache: Cache) -> None:
     assert list(_parts(cache, IterableWrapper(range(3)))) == expected
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_two_items_of_one_file_are_an_error_in_each_epoch(own: bool, tmp_path: Path) -> None:
-    def path_of(name: str) -> str:
-        return str(tmp_path / (name if own else f"{name}.key"))
-
-    def made(path: str) -> tuple[str, bytes]:
-        return str(tmp_path / "a"), path.encode()
-
-    def graph(*names: str) -> Any:
-        return IterableWrapper(names).on_disk_cache(path_of).map(made).end_caching(skip_read=True)
-
-    for names in (("a", "b"), ("a", "b"), ("b",)):
-        with pytest.raises(ValueError, match=r"two items make '.*/a'.*and would be written over for '.*/b(\.key)?'"):
-            list(graph(*names))
-    assert list(graph("a")) == [str(tmp_path / "a")]
-    assert (tmp_path / "a").read_bytes() == b"a"
-    (tmp_path / "a").unlink()
-    assert list(graph("a")) == [str(tmp_path / "a")]
-
-
 def test_streams_text_and_paths_as_items(tmp_path: Path) -> None:
     (tmp_path / "source").write_text("1\n2\u00e4\n")
     target = str(tmp_path / "deep" / "target")

@@ -109,7 +109,7 @@ def names_in(keep: Any, schema: Any) -> list[str]:
     def does_without(names: Sequence[str]) -> bool:
         rest = pa.schema([field for field in schema if field.name not in names])
         try:
-            dataset.Scanner.from_batches([], schema=rest, filter=keep)
+            dataset.Scanner.from_batches([], schema=rest, columns=[], filter=keep)
         except pa.ArrowException:
             return False
         return True

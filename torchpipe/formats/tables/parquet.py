@@ -21,7 +21,8 @@ __all__ = ["NoBlocks", "ParquetBlocks", "ParquetFile", "RowGroups", "groups_in",
 
 
 _STREAM_BYTES = 1 << 20  # of each column, that are read at a time
-_FOOTERS_BYTES = 1 << 26  # of those that a process keeps, as they are stored
+_FOOTERS_BYTES = 1 << 26  # of those that a process keeps
+_DECODED = 20  # so many bytes are one of a footer as it is stored, with what a filter knows of it
 
 
 def import_parquet(filtered: bool) -> Any:
@@ -40,21 +41,22 @@ class _Footer:
 
     def __init__(self, metadata: Any) -> None:
         self.metadata = metadata
-        self._looked: dict[tuple[str, str], tuple[Any, list[str]]] = {}
+        self._looked: tuple[tuple[str, str], tuple[Any, list[str]]] | None = None  # of the last filter
 
     def look(self, keep: Any, schema: Any, given: Any) -> tuple[Any, list[str]]:
         """The file as a part of a data set, which knows of each row group the least and the greatest values, and the
         columns that ``keep`` looks at. ``given`` is true of all rows; both are expressions of columns of ``schema``.
         """
         key = str(keep), str(given)
-        if key not in self._looked:
+        looked = self._looked
+        if looked is None or looked[0] != key:
             pa, form = import_pyarrow(), import_module("pyarrow.dataset").ParquetFileFormat()
             sink = pa.BufferOutputStream()
             self.metadata.write_metadata_file(sink)
             fragment = form.make_fragment(pa.BufferReader(sink.getvalue()), partition_expression=given)
             fragment.ensure_complete_metadata()
-            self._looked[key] = fragment, names_in(keep, schema)
-        return self._looked[key]
+            self._looked = looked = key, (fragment, names_in(keep, schema))
+        return looked[1]
 
 
 _footers = Remembered[_Footer](_FOOTERS_BYTES)
@@ -98,7 +100,7 @@ class ParquetFile:
             raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
         self.footer = footer or _Footer(self.reader.metadata)
         if footer is None:
-            _footers.keep(path, identity, self.footer, self.footer.metadata.serialized_size)
+            _footers.keep(path, identity, self.footer, _DECODED * self.footer.metadata.serialized_size)
 
     def close(self) -> None:
         self.reader.close(force=True)

@@ -80,7 +80,10 @@ class FileReader(IterDataPipe[T]):
             path = os.fspath(item)
             if isinstance(path, str):
                 return path, None
-        raise TypeError(f"{self.form} needs paths, got {item!r:.80} of type {type(item).__name__}")
+        raise TypeError(
+            f"{self.form} needs paths, or pieces of files as FilePieces and list_row_groups() make them, got "
+            f"{item!r:.80} of type {type(item).__name__}"
+        )
 
     def path_of(self, item: object) -> str:
         """An item as the path of a file that is read whole. Raises: as :meth:`piece_of`."""

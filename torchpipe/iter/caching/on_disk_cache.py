@@ -14,7 +14,7 @@ from typing import Any
 
 from torchpipe.errors import GraphError
 from torchpipe.formats.storage.streams import StreamWrapper, close_stream
-from torchpipe.formats.storage.writing import Lease, write_first, write_whole
+from torchpipe.formats.storage.writing import Lease, write_whole
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.hashes import Digest, check_hash_type, pieces_of
 from torchpipe.iter._shared.listing import LIST_ENDING
@@ -28,7 +28,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 
 __all__ = ["EndOnDiskCacheHolder", "OnDiskCacheHolder"]
 
-_LIST = LIST_ENDING  # beside a path: a file that says what was made for it, or for whom it was made
+_LIST = LIST_ENDING  # beside a path: a file with the names of all that was made for it
 
 
 @functional_datapipe("on_disk_cache")
@@ -89,10 +89,9 @@ class EndOnDiskCacheHolder(IterDataPipe[str]):
     """Ends the part that ``on_disk_cache`` began, and yields the paths of the files, in the order of its input.
 
     The part yields pairs (name, content) of the files to write: one for an item, of the name that ``on_disk_cache``
-    gives it, or several of any names that no other item has; whose they are is noted beside them. ``filepath_fn`` makes
-    a path of a name; ``same_filepath_fn`` takes that of ``on_disk_cache``. The content is an open stream, an iterable
-    of pieces, or (with ``skip_read`` in any case) what is written as it is; ``mode`` is that of the files, ``"wb"`` or
-    ``"t"`` for text.
+    gives it, or several of any names. ``filepath_fn`` makes a path of a name; ``same_filepath_fn`` takes that of
+    ``on_disk_cache``. The content is an open stream, an iterable of pieces, or (with ``skip_read`` in any case) what is
+    written as it is; ``mode`` is that of the files, ``"wb"`` or ``"t"`` for text.
 
     An item's files are made by one process (or machine) at a time; others wait for it, at most ``timeout`` seconds. A
     file is there whole or not at all, and if its maker dies, however it dies, the next one makes it. The part runs once
@@ -178,37 +177,6 @@ class _OneItem(NodeIterator[Any]):
         yield self.item
 
 
-def _beside(path: str) -> Any:
-    """What stands beside ``path``: names, of an item's files; of a file of another name, {"of": the item's path}."""
-    try:
-        with open(path + _LIST) as file:
-            return json.load(file)
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return ""
-
-
-def _own(path: str, of: str) -> None:
-    """Note that the file at ``path`` is made for the item of ``of``. Raises: ValueError if it is another one's."""
-    if not os.path.exists(path):
-        if folder := os.path.dirname(path):
-            os.makedirs(folder, exist_ok=True)
-        write_first(path + _LIST, json.dumps({"of": of}).encode())
-    _check_owner(path, of)
-
-
-def _check_owner(path: str, of: str) -> None:
-    noted = _beside(path)
-    owner = noted.get("of") if isinstance(noted, dict) else path
-    if owner != of:
-        raise ValueError(
-            f"two items make {path!r:.300}: it is there for {owner!r:.300}, and would be written over for {of!r:.300}. "
-            f"Let the part, or filepath_fn of end_caching(), name them apart; if it is an old one, remove it and "
-            f"{os.path.basename(path) + _LIST!r:.200} beside it"
-        )
-
-
 class _CacheIterator(ExpandingIterator[str]):
     node: EndOnDiskCacheHolder
 
@@ -235,14 +203,18 @@ class _CacheIterator(ExpandingIterator[str]):
             lease.give_back(remove=True)
 
     def _cached(self, path: str) -> list[str] | None:
-        names = _beside(path)
-        names = [path] if names is None else names
+        try:
+            with open(path + _LIST) as file:
+                names = json.load(file)
+        except FileNotFoundError:
+            names = [path]
+        except ValueError:
+            return None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return None
         return names if all(os.path.isfile(name) and self.node.holder.is_right(name) for name in names) else None
 
     def _made(self, path: str, item: Any) -> list[str]:
-        _check_owner(path, path)
         number = int.from_bytes(hashlib.sha256(path.encode(errors="surrogateescape")).digest()[:8])
         holder = self.node.holder
         context = replace(  # the same in every process, at any time
@@ -263,19 +235,17 @@ class _CacheIterator(ExpandingIterator[str]):
             context.iterate(self.node.source) as part,
         ):
             for pair in part:
-                names.append(self._written(path, pair))
+                names.append(self._written(pair))
         if names not in ([], [path]):
             write_whole(path + _LIST, "w", [json.dumps(names)])
         return names
 
-    def _written(self, of: str, pair: Any) -> str:
+    def _written(self, pair: Any) -> str:
         node, (name, content) = self.node, pair_of("end_caching", pair, "(name, content)")
         path = os.fspath(name if node.filepath_fn is None else node.filepath_fn(name))
         hashes = node.holder.hash_dict
         if hashes is not None and path not in hashes:
             raise RuntimeError(f"Unspecified hash for file {path}: is it in hash_dict under another name?")
-        if path != of:
-            _own(path, of)
         digest = Digest(node.holder.hash_type)
 
         def pieces() -> Iterator[Any]:

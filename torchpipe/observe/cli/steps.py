@@ -29,9 +29,12 @@ _OF_SHARD = re.compile(r"shard \d+ of \d+$")  # as a checkpoint names the state 
 
 def rows(options: argparse.Namespace) -> tuple[int, Any]:
     """The rows of steps, or the steps of a row: of those before the checkpoint, if none are named."""
-    if options.steps is None and (options.find is None or options.epoch is not None):
+    if options.steps is None and options.find is None:
         raise ValueError("say which steps, --steps 1200:1210, or which sample of the steps so far, --find ID")
     with _loader(options) as (loader, so_far):
+        if options.steps is None and (options.epoch is not None or not so_far):
+            why = "no step of its epoch is before the checkpoint" if options.epoch is None else "of --epoch"
+            raise ValueError(f"say which steps --find is to look into ({why}): --steps 0:1000")
         steps = range(so_far) if options.steps is None else options.steps
         keep = [] if options.keep is None else options.keep.split(",")
         found: Rows = loader.rows(steps, keep=keep, epoch=options.epoch)
@@ -56,7 +59,7 @@ def rows(options: argparse.Namespace) -> tuple[int, Any]:
 
 
 def _range(steps: Sequence[int]) -> str:
-    return f"steps {steps[0]} to {steps[-1]}: --steps names others" if steps else "these steps, of which there are none"
+    return f"steps {steps[0]} to {steps[-1]}: --steps names others" if steps else "no steps"
 
 
 def _shown(found: list[Any], as_json: bool) -> Any:
