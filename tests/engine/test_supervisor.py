@@ -87,6 +87,7 @@ class Engine(RuleBasedStateMachine):
     def give_up_the_epoch(self, workers: int) -> None:
         if self.epoch + 1 < EPOCHS:
             self.epoch, self.found = self.epoch + 1, 0
+            self.loader.set_epoch(self.epoch)  # left at its first item it would be no epoch
             self.iterator = iter(self.loader)
 
     def _anew(self, state: Any, workers: int = 2) -> None:

@@ -325,7 +325,8 @@ class Machine(RuleBasedStateMachine):
 
     @property
     def _was_look(self) -> bool:
-        """Nothing was taken, or one item, of which no state is, by somebody who asks for no epoch's number."""
+        """Nothing was taken, or one item, of which no state is, by somebody who asks for no epoch's number, and had
+        taken more before."""
         if self.following is not None or not self.system.looks:
             return False
         unsaved = self.noted != (self.place.epoch, self.place.count)
@@ -363,10 +364,11 @@ class Machine(RuleBasedStateMachine):
 
     def _iter(self) -> None:
         form, place, rest = self._coming()
+        looked = self.form in ("live", "parked") and self.had == 1  # the second in a row counts
         self._leave()
         self.iterator = self.system.begin()
         self.before, self.had, self.noted = (form, place, list(rest)), 0, None
-        self.began_numbered, self.numbered = self.numbered, False
+        self.began_numbered, self.numbered = self.numbered or looked, False
         self.form, self.place, self.following, self.rest = "live", replace(place, begun=True), None, list(rest)
         self.used = True
 
@@ -528,11 +530,12 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.system.copies)
     @rule()
     def copy(self) -> None:
-        if self.used:
-            with pytest.raises(TypeError, match="cannot be pickled or copied"):
-                copy.deepcopy(self.system.loader)
+        try:
+            copied = copy.deepcopy(self.system.loader)
+        except TypeError as error:
+            assert self.used
+            assert "cannot be pickled or copied" in str(error)
             return
-        copied = copy.deepcopy(self.system.loader)
         place = self._next_place()
         rest = self.rest if self.form == "loaded" else self.streams.items(place)
         assert copied.epoch == place.epoch

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchpipe.errors import StateError
+from torchpipe.formats import text
 from torchpipe.iter import (
     IterableWrapper,
 )
@@ -61,10 +63,13 @@ def test_L2_a_wrong_record_of_an_open_stream_goes_alone(tmp_path: Path) -> None:
     check_node(build, epochs=[0], num_shards=1)
 
 
-def test_the_rest_of_an_open_stream_is_told_as_the_rest(tmp_path: Path) -> None:
+def test_the_rest_of_an_open_stream_is_told_as_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = csv.field_size_limit(1 << 17)
+    monkeypatch.setattr(text, "_FIELD_CHARACTERS", 1 << 17)
     (tmp_path / "a.csv").write_text("a\n" + "x" * 140_000 + "\n" + "b\n" * 9)
     iterator = iterate(IterableWrapper([str(tmp_path / "a.csv")]).open_files("b").parse_csv().on_error("skip"))
     assert list(iterator) == [["a"]]
+    csv.field_size_limit(before)
     assert "line 2 (byte 2) and what is behind it" in left_out(iterator.state_dict())[1][0].item
 
 

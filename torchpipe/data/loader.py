@@ -324,7 +324,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         """
         epoch = check_count("epoch", epoch, at_least=0)
         coming = self._epochs.coming
-        if isinstance(coming, Loaded) and coming.position.epoch != epoch:
+        if self._epochs.work is None and isinstance(coming, Loaded) and coming.position.epoch != epoch:
             self._leave_out(coming.position)
         if self._epochs.set_epoch(epoch):
             self._tell_samplers(epoch)
@@ -615,7 +615,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             forget(self)
             return
         begins = position.order is None and position.batches is None
-        self._epochs.load(Fresh(position.epoch) if begins else Loaded(position))
+        load = self._epochs.go_back if again else self._epochs.load
+        load(Fresh(position.epoch) if begins else Loaded(position))
         if position.now is not None:
             put_back(self._samplers, position.now, tells=not again)
         if (start := (position.order or {}).get("start")) is not None:

@@ -73,7 +73,7 @@ class Live(Generic[P]):
     holder: Callable[[], object]
     after: Fresh
     before: Fresh | Loaded[P]
-    numbered: bool  # somebody wanted to know the epoch's number, or said it, before it began
+    numbered: bool  # it is no look: somebody wanted to know the epoch's number, or said it, or has just had a look
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Epochs(Generic[P]):
         self.begun = False  # True once an epoch has been iterated since a state was loaded
         self.beginning = BeginGuard()
         self.numbered = False  # somebody has asked for the next epoch's number, or said it, since one began
-        self._looks = 0  # in a row
+        self._looked = False  # the pass before was left behind its first item
         self._saved: tuple[int, int] | None = None  # (epoch, items) of the state that was saved last, in mid-epoch
 
     @property
@@ -132,7 +132,8 @@ class Epochs(Generic[P]):
         return form.before if left is not None and self._is_look(form, left) else form.after
 
     def _is_look(self, form: Live[P] | Parked[P], left: AtWork[P] | Parked[P]) -> bool:
-        """True if what was begun is no epoch: nothing was taken of it, or one item, by who counts no epochs."""
+        """True if what was begun is no epoch: nothing was taken of it, or one item, by who counts no epochs and had
+        taken more before."""
         if not form.after.announced:  # set_epoch() has said meanwhile what follows
             return False
         saved = self._saved == (left.epoch, left.delivered)
@@ -164,17 +165,19 @@ class Epochs(Generic[P]):
 
     def load(self, form: Fresh | Loaded[P]) -> None:
         """A state was loaded, or what was is forgotten: let the next ``iter()`` begin there."""
-        self.form, self.begun, self.numbered, self._saved = form, False, False, None
+        self.numbered, self._saved = False, None
+        self.go_back(form)
+
+    def go_back(self, form: Fresh | Loaded[P]) -> None:
+        """What was begun of ``form`` was a look, or nothing: the next ``iter()`` begins there."""
+        self.form, self.begun = form, False
 
     def next(self, things: str) -> Fresh | Loaded[P]:
         """What ``iter()`` is about to begin. Warns if a state was saved that goes another way than this run."""
         left, coming, form = self.left, self.coming, self.form
         saved, self._saved = self._saved, None
         counted = isinstance(form, Live | Parked) and coming is form.after and coming.announced and form.numbered
-        looked = left is not None and left.had == 1 and isinstance(form, Live | Parked) and coming is form.before
-        self._looks = self._looks + 1 if looked else 0
-        if self._looks == 2:
-            _warn_of_looks(coming.epoch if isinstance(coming, Fresh) else coming.position.epoch, things)
+        self._looked = left is not None and left.had == 1
         if counted and left is not None and left.had == left.delivered == 1 and saved != (left.epoch, left.delivered):
             _warn_of_a_look(left.epoch, things)
         if left is not None and saved == (left.epoch, left.delivered) and isinstance(coming, Fresh):
@@ -186,7 +189,8 @@ class Epochs(Generic[P]):
     ) -> None:
         """``before``, which :meth:`next` gave, is being iterated. Nothing is kept alive but what ``work`` holds."""
         epoch = before.epoch if isinstance(before, Fresh) else before.position.epoch
-        self.form, self.begun = Live(work, holder, Fresh(epoch + 1), before, self.numbered), True
+        numbered = self.numbered or self._looked  # the second look in a row counts
+        self.form, self.begun = Live(work, holder, Fresh(epoch + 1), before, numbered), True
         self.numbered = False
 
     def end(self, work: AtWork[P] | None = None) -> None:
@@ -271,17 +275,10 @@ def _warn_of_two_ways(epoch: int, delivered: int, coming: int, things: str) -> N
     )
 
 
-def _warn_of_looks(epoch: int, things: str) -> None:
-    warn_user(
-        f"two iterators in a row were left behind the first of their {things}. Each was a look, which counts no epoch: "
-        f"the next one is of epoch {epoch} too. In a loop, keep one iterator: stream = iter(loader), then next(stream)",
-        UserWarning,
-    )
-
-
 def _warn_of_a_look(epoch: int, things: str) -> None:
     warn_user(
-        f"the loop over epoch {epoch} was left behind the first of its {things}, and counts as an epoch. To look at "
+        f"the loop over epoch {epoch} was left behind the first of its {things}, and counts as an epoch: epochs are "
+        "counted by number (loader.epoch, set_epoch), or the one before was left so too, which was a look. To look at "
         "it, loader.peek() counts nothing. If epochs are to be cut short, leave the loop and call "
         "loader.set_epoch(loader.epoch)",
         UserWarning,
