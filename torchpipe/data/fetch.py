@@ -32,6 +32,7 @@ __all__ = [
     "Fetch",
     "Reseed",
     "TimedFetch",
+    "WorkerInfo",
     "WorkerInitFn",
     "collating_in",
     "make_worker_info",
