@@ -127,7 +127,7 @@ def test_a_node_that_means_something_else_by_a_traits_name_is_refused(name: str)
         if isinstance(value, type(default)):
             continue
         setattr(Mine, name, value)
-        with pytest.raises(GraphError, match=rf"Mine\.{name} is .* Give yours another name"):
+        with pytest.raises(GraphError, match=rf"Mine\.{name} is .* give it another name"):
             DataLoader2(Mine(IterableWrapper(range(4))))
         theirs = type("Theirs", (TorchIterDataPipe,), {name: value, **_reads_source()})
         assert list(DataLoader2(theirs(IterableWrapper(range(4))))) == [0, 1, 2, 3]

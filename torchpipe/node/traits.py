@@ -178,7 +178,8 @@ def _check_class(cls: type) -> None:
         if not _is_such(name, said, default):
             raise GraphError(
                 f"{cls.__name__}.{name} is {said!r:.60}: what a node's class has of this name says how torchpipe runs "
-                f"it, and is {'a method' if callable(default) else f'like {default!r}'}. Give yours another name"
+                f"it, and is {'a method' if callable(default) else f'a value like {default!r}'}. If yours means "
+                "something else, give it another name"
             )
     slots = {name for base in cls.__mro__ for name in vars(base).get("__slots__", ())} - {"__dict__", "__weakref__"}
     if slots and not is_ours(cls.__module__):
