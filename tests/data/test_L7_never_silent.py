@@ -17,6 +17,7 @@ from tests.data.datasets import FailingAt, Killer, Numbers, text_of
 from tests.laws.test_L7_odd_items import IN_PROCESS, LEGAL, item, unlike
 from tests.tries import tries
 from torchpipe import DataLoader
+from torchpipe.data.fetch import read_infos
 from torchpipe.errors import (
     IteratorInvalidated,
     NotSerializableError,
@@ -436,6 +437,7 @@ def seed(worker: int) -> None:
 def test_L7_a_dataset_that_every_worker_reads_whole_is_told(
     asks: bool, init_fn: Any, workers: int, whole: bool, options: dict[str, Any]
 ) -> None:
+    read_infos.clear()  # of worker threads of other tests
     loader = DataLoader(Whole(asks), batch_size=None, num_workers=workers, worker_init_fn=init_fn, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -136,7 +136,9 @@ def test_L7_what_cannot_be_decoded_names_file_line_and_byte(folder: Path) -> Non
 def test_wrong_paths_are_refused() -> None:
     with pytest.raises(FileNotFoundError, match="read_lines found no file 'missing'"):
         TextLineReader("missing")
-    with pytest.raises(TypeError, match="read_lines needs paths, got 3 of type int"):
+    with pytest.raises(
+        TypeError, match="read_lines needs paths, or pieces of files as .* make them, got 3 of type int"
+    ):
         list(IterableWrapper([3]).read_lines())
 
 
