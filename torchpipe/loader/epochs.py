@@ -132,8 +132,9 @@ class Epochs(Generic[P]):
         return form.before if left is not None and self._is_look(form, left) else form.after
 
     def _is_look(self, form: Live[P] | Parked[P], left: AtWork[P] | Parked[P]) -> bool:
-        """True if what was begun is no epoch: nothing was taken of it, or one item, by who counts no epochs and had
-        taken more before."""
+        """True if what was begun is no epoch: nothing was taken of it, or one item, once in a row, and nobody had
+        asked for the epoch's number.
+        """
         if not form.after.announced:  # set_epoch() has said meanwhile what follows
             return False
         saved = self._saved == (left.epoch, left.delivered)
