@@ -292,6 +292,22 @@ class LosingBeforeItRefuses(Right):
                 yield batch
 
 
+class OrderedByWorkers(Right):
+    """Its workers read each a part, and their number decides the order: a position counts others under another one."""
+
+    def __init__(self, workers: int = 2) -> None:
+        super().__init__()
+        self.workers = workers
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        ids = sorted(range(96), key=lambda number: (number % self.workers, number))
+        start = self.next
+        for first in range(start * 4, 96, 4):
+            self.next += 1
+            yield [{"id": number} for number in ids[first : first + 4]]
+        self.next = 0
+
+
 class Lengths(Right):
     """As many batches as it draws, of what it draws."""
 

@@ -164,6 +164,13 @@ def test_without_a_seed_the_samples_are_compared_all_the_same(audit: Audit) -> N
     assert rows(report)["a second whole run"].reordered
 
 
+def test_an_order_that_nobody_seeds_is_no_fault(audit: Audit) -> None:
+    report = audit("unseeded", kills=1, epochs=1)
+    assert report.passed, str(report)
+    assert rows(report)["a second whole run"].verdict == "unseeded"
+    assert any("random numbers that nobody seeds" in finding for finding in report.findings)
+
+
 @pytest.mark.nightly
 def test_an_order_that_rests_on_a_set_is_told(audit: Audit) -> None:
     report = audit("FromASet", epochs=1)
@@ -227,6 +234,13 @@ def test_what_is_lost_before_an_error_is_counted(audit: Audit) -> None:
     row = rows(report)["2 workers, resumed under 4"]
     assert (row.verdict, row.lost, row.repeated) == ("FAULT", 4, 0), str(report)
     assert "RuntimeError: other workers" in row.text
+
+
+def test_an_order_that_depends_on_the_workers_is_said_to(audit: Audit) -> None:
+    report = audit("OrderedByWorkers", workers=(2, 4), kills=1, epochs=1)
+    row = rows(report)["2 workers, resumed under 4"]
+    assert (row.verdict, row.reordered) == ("FAULT", None), str(report)
+    assert row.text.startswith("the order of the samples depends on the number of workers"), str(report)
 
 
 def test_what_is_drawn_is_not_blamed_if_it_is_meant(audit: Audit) -> None:

@@ -390,10 +390,11 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         reading_service: ReadingServiceInterface | None = None,
         *,
         allow_pickle: bool = False,
+        allow_other_data: bool = False,
     ) -> Self:
         """A loader over ``datapipe`` that goes on from ``state``; the graph comes from code, never from the state."""
         loader = cls(datapipe, reading_service=reading_service)
-        loader.load_state_dict(state, allow_pickle=allow_pickle)
+        loader.load_state_dict(state, allow_pickle=allow_pickle, allow_other_data=allow_other_data)
         return loader
 
     @untraced

@@ -17,7 +17,7 @@ from torchpipe.testing.audit.differences import Difference, Epochs, Judgement, d
 from torchpipe.testing.audit.options import Options
 from torchpipe.testing.audit.orders import Batch, Order, RunResult
 from torchpipe.testing.audit.processes import Runner
-from torchpipe.testing.audit.report import AuditReport, Row
+from torchpipe.testing.audit.report import AuditReport, Row, Verdict
 from torchpipe.testing.audit.rows import count_of, error_of, row_of
 from torchpipe.testing.audit.samples import Sample, UnidentifiedError
 
@@ -178,7 +178,9 @@ class _Audit:
         self.judged = replace(everything, order=seeded, content=seeded)
         again = self.run(1)
         found = self.found(again.epochs, again, judged=everything)
-        self.row("a second whole run", [again], found, judged=everything, excused=not seeded)
+        unseeded = seeded and not again.failed and str(found) == f"{found.reordered} reordered" and self._is_drawn()
+        verdict: Verdict | None = "unseeded" if unseeded else None
+        self.row("a second whole run", [again], found, judged=everything, excused=not seeded, verdict=verdict)
         if again.failed:  # it says nothing of what a good run gives
             return
         new = not {one.id for one in _samples(again)} <= {one.id for one in _samples(self.whole)}
@@ -202,6 +204,11 @@ class _Audit:
             self.findings.append(
                 "without ids, a sample with another content is another sample: name a function by --id"
             )
+
+    def _is_drawn(self) -> bool:
+        """True if the order is another one where sets have the same: it is drawn, and nobody seeds that."""
+        third = self.run()
+        return bool(self.found(third.epochs, third, judged=Judgement()).reordered)
 
     def _unjudged(self) -> str:
         if not self.judged.ids:
@@ -333,7 +340,16 @@ class _Audit:
             return
         cut = self.cuts[0]
         run = self.run(1, **self._rest(cut), arguments={"workers": number})
-        self.row(check, [run], self.found(self._after(cut, run, "").came, run), may_refuse=True)
+        found, judged, text = self.found(self._after(cut, run, "").came, run), self.judged, ""
+        if found and not run.failed and self._order_differs(number):
+            judged, text = replace(judged, order=False), "the order of the samples depends on the number of workers"
+            found = self.found(self._after(cut, run, "").came, run, judged=judged)
+        self.row(check, [run], found, judged=judged, may_refuse=True, text=text)
+
+    def _order_differs(self, number: int) -> bool:
+        """True if a whole run under this number of workers gives another order than the whole run before."""
+        whole = self.run(arguments={"workers": number})
+        return bool(self.found(whole.epochs, whole).reordered)
 
     def ranks(self) -> None:
         if not {"rank", "world_size"} <= set(self.whole.made["takes"]):

@@ -20,6 +20,7 @@ import warnings
 from types import ModuleType
 from typing import Any, NoReturn
 
+import numpy
 import torch
 
 from reading_services.processes.parent import signal_at_parents_end
@@ -63,6 +64,8 @@ def _serve(parent: int, folder: str) -> Order | None:
             if os.getppid() != this:
                 sys.exit(1)
             os.setsid()
+            torch.seed()  # a new process has random states of its own, which Python gives to a forked one
+            numpy.random.seed()
             return Order.from_json(line)
         family.sessions.add(pid)
         print(json.dumps(pid), flush=True)

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 __all__ = ["AuditReport", "Row", "Verdict"]
 
-Verdict = Literal["ok", "refused", "FAULT", "-"]
+Verdict = Literal["ok", "unseeded", "refused", "FAULT", "-"]
 _COLUMNS = ("lost", "repeated", "reordered", "changed", "hang", "left over")
 
 
 @dataclass
 class Row:
-    """One check. ``verdict``: ``refused``: the loader raised an error instead of going on; ``-``: was not checked.
+    """One check. ``verdict``: ``unseeded``: two whole runs have other orders, as nobody seeds what draws them;
+    ``refused``: the loader raised an error instead of going on; ``-``: was not checked.
 
     Numbers are of samples (``left_over``: of processes), None where nothing could be counted; of a run that ended early
     they are of the part before. ``hang``: it gave nothing for the time limit. ``text``: the error, or what else is to
@@ -90,7 +91,7 @@ class AuditReport:
 
     def to_html(self) -> str:
         """One page, without scripts or anything to be fetched."""
-        colours = {"ok": "#1a7f37", "FAULT": "#cf222e", "refused": "#9a6700", "-": "#6e7781"}
+        colours = {"ok": "#1a7f37", "FAULT": "#cf222e", "refused": "#9a6700", "unseeded": "#9a6700", "-": "#6e7781"}
         rows = "".join(
             f"<tr><th scope=row>{escape(row.check)}</th>"
             f'<td style="color:{colours[row.verdict]};font-weight:600">{row.verdict}</td>'

@@ -26,17 +26,19 @@ def row_of(
     judged: Judgement,
     excused: bool = False,
     may_refuse: bool = False,
+    verdict: Verdict | None = None,
     fault: str = "",
     text: str = "",
 ) -> Row:
     """A row of what ``runs`` gave together, of which ``found`` says how it differs, in what is ``judged``.
 
-    ``excused``: that it differs is no fault; ``fault``: what is one by itself; ``text``: what else there is to say.
+    ``excused``: that it differs is no fault; ``verdict``: the one to give, whatever differs; ``fault``: what is one by
+    itself; ``text``: what else there is to say.
     """
     hung_s = max(run.hung_s for run in runs)
     failed = next((run for run in runs if run.failed and not run.hung_s), None)
     left = sum(run.left for run in runs)
-    verdict = verdict_of(
+    verdict = verdict or verdict_of(
         differs=bool(fault) or (bool(found) and not excused),
         failed=failed is not None,
         hung=bool(hung_s),
