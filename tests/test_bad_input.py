@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService, ReadingServiceInterface
 from torchpipe.errors import (
     GraphError,
     NotSerializableError,
@@ -377,7 +377,11 @@ def test_a_source_that_every_shard_reads_whole_is_named() -> None:
 
 def test_a_form_that_does_not_exist_is_explained() -> None:
     source = IterableWrapper([1])
-    for name, why in {"mapp": "did you mean 'map'", "shufle": "'shuffle'", "zzz": "is the module that defines"}.items():
+    for name, why in {
+        "mapp": "did you mean 'map'",
+        "shufle": "'shuffle'",
+        "zzz": "a form of your own is there",
+    }.items():
         assert not hasattr(source, name)
         with pytest.raises(AttributeError, match=why):
             getattr(source, name)
@@ -438,3 +442,20 @@ def test_the_plain_integer_that_a_check_gives_is_the_one_that_is_used() -> None:
                     if name in ("check_count", "check_seed"):
                         thrown_away.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not thrown_away
+
+
+def test_what_a_loader_over_a_graph_does_not_take_is_said_with_the_way_to_write_it() -> None:
+    options: Any = {"num_workers": 2}
+    with pytest.raises(TypeError, match=r"no argument 'num_workers': .* reading_service=MultiProcessingReadingService"):
+        DataLoader2(IterableWrapper([1]), **options)
+    service: Any = InProcessReadingService()
+    with pytest.raises(TypeError, match="must be a function .*: say reading_service="):
+        DataLoader2(IterableWrapper([1]), service)
+
+
+def test_a_state_of_the_other_kind_of_loader_is_said_to_be_one() -> None:
+    graph, dataset = DataLoader2(IterableWrapper([1])), DataLoader([1])  # type: ignore[arg-type]
+    with pytest.raises(StateMismatchError, match="that of a graph"):
+        dataset.load_state_dict(graph.state_dict())
+    with pytest.raises(StateMismatchError, match="that of a DataLoader, "):
+        graph.load_state_dict(dataset.state_dict())

@@ -45,6 +45,9 @@ _FIRST = (
     "torchpipe.utils",
     "torchpipe.torchdata",
 )
+LEADING = ("DataLoader", "DataLoader2", "MultiProcessingReadingService", "RayReadingService")
+"""What a page begins with; the rest follows by name."""
+
 NODES = "torchpipe.iter"  # so many that each of its rooms has a page
 
 
@@ -144,7 +147,7 @@ def module_names(module: str) -> tuple[Name, ...]:
             continue  # a function may have the name of the module that it is imported from, and is none
         source = _source(module, name)
         names.append(Name(module, name, source, _form(source, name)))
-    return tuple(names)
+    return tuple(sorted(names, key=lambda name: LEADING.index(name.name) if name.name in LEADING else len(LEADING)))
 
 
 def _documented() -> dict[str, Name]:
@@ -161,7 +164,7 @@ def node_rooms() -> dict[str, list[Name]]:
     rooms: dict[str, list[Name]] = {}
     for name in module_names(NODES):
         room = name.source.removeprefix(f"{NODES}.").partition(".")
-        inside = name.source.startswith(f"{NODES}.") and room[2]
+        inside = name.source.startswith(f"{NODES}.") and room[2] and not room[0].startswith("_")
         rooms.setdefault(room[0] if inside else "sources", []).append(name)
     return dict(sorted(rooms.items()))
 

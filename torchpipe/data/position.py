@@ -114,6 +114,8 @@ def read(
         raise StateError(f"a loader's state is the dict from state_dict(), got {type(state).__name__}")
     missing = [key for key in KEYS if key not in state]
     if missing:
+        if "fingerprint" in state:
+            raise StateMismatchError("the state is that of a graph (DataLoader2), and this is a DataLoader")
         raise StateError(
             f"not the state of a torchpipe DataLoader: {', '.join(missing)} missing, it has "
             f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"

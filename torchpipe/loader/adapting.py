@@ -40,7 +40,7 @@ def adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> D
         if not callable(adapter):
             raise TypeError(
                 "datapipe_adapter_fn must be a function from a datapipe to a datapipe, or a list of such, "
-                f"got {adapter!r}"
+                f"got {adapter!r}" + (": say reading_service=" if isinstance(adapter, ReadingServiceInterface) else "")
             )
         adapted = adapter(datapipe)
         if not is_node(adapted):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, Never, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
@@ -65,7 +65,13 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         reading_service: ReadingServiceInterface | None = None,
         *,
         measure: bool | None = None,
+        **unknown: Never,
     ) -> None:
+        for name in unknown:
+            raise TypeError(
+                f"DataLoader2 has no argument {name!r}: the graph says what is made (.shuffle(), .batch()), and "
+                "reading_service=MultiProcessingReadingService(num_workers=2) who makes it"
+            )
         if not is_node(datapipe):
             raise TypeError(
                 f"DataLoader2 needs a datapipe, got {datapipe!r} of type {type(datapipe).__name__}: "

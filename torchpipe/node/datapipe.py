@@ -60,7 +60,7 @@ class _NodeMeta(TorchMeta):
         return made
 
 
-class _NoAttribute(AttributeError):
+class NodeAttributeError(AttributeError):
     """Says why only when it is shown: asking for what is not there, as ``hasattr`` does, costs next to nothing."""
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class _NoAttribute(AttributeError):
         elif found := difflib.get_close_matches(name, forms(kind), 1):
             hint = f": did you mean {found[0]!r}?"
         else:
-            hint = " (is the module that defines it imported?)"
+            hint = ": a form of your own is there once the module that defines its class is imported"
         return f"{node} has no attribute or functional form {name!r}{hint}"
 
 
@@ -115,7 +115,7 @@ class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], met
     def __getattr__(self, name: str) -> Any:
         form = None if name.startswith("__") else lookup("iter", name, self)
         if form is None:
-            raise _NoAttribute("iter", type(self).__name__, name)
+            raise NodeAttributeError("iter", type(self).__name__, name)
         return form
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class MapDataPipe(MapMethods[T_co], NodeProtocol, TorchMapDataPipe[T_co], ABC): 
     def __getattr__(self, name: str) -> Any:
         form = None if name.startswith("__") else lookup("map", name, self)
         if form is None:
-            raise _NoAttribute("map", type(self).__name__, name)
+            raise NodeAttributeError("map", type(self).__name__, name)
         return form
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ class Profile(PlainData):
     """What :func:`torchpipe.profile` found. ``str()`` begins with the sentence."""
 
     sentence: str
-    slowest: int | None  # the number of the node that limits the graph
+    slowest: int | None  # the number of the node that limits the graph; None if none stands out
     items_per_s: float | None  # of the whole graph, in one process
     loop_per_s: float | None  # batches that ``step`` could take if data were free
     keeps_up: int | None  # the least number of workers with which ``step`` would hardly wait

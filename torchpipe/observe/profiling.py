@@ -27,6 +27,7 @@ from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.observe.outlook import Outlook
 from torchpipe.observe.profiles import NodeProfile, Profile, Rate
+from torchpipe.observe.text import format_count
 from torchpipe.stats.model import LoaderStats
 
 __all__ = ["profile"]
@@ -69,7 +70,7 @@ def profile(
     loop_per_s = None if step is None or not whole.kept else _stepped(step, whole.kept, seconds)
     loop_s = 0.0 if loop_per_s is None else 1 / loop_per_s
     outlook = _outlook(whole, loop_s)
-    slowest = max((node for node in nodes if node.share), key=lambda node: node.share or 0.0, default=None)
+    slowest = _slowest(nodes, whole.stats)
     found = Profile(
         sentence="",
         slowest=None if slowest is None else slowest.number,
@@ -221,6 +222,14 @@ def _shares(begun: LoaderStats | None, stats: LoaderStats) -> dict[int, float]:
     return {number: seconds / together_s for number, seconds in took_s.items()} if together_s else {}
 
 
+def _slowest(nodes: Sequence[NodeProfile], stats: LoaderStats) -> NodeProfile | None:
+    """The node that takes the most of the whole run and also, run alone, for as many items; None if they are two."""
+    items = {node.number: node.items or 0 for node in stats.nodes}
+    alone_s = {node.number: items.get(node.number, 0) / node.alone_per_s for node in nodes if node.alone_per_s}
+    most = max((node for node in nodes if node.share), key=lambda node: node.share or 0.0, default=None)
+    return most if most is not None and alone_s.get(most.number, math.inf) >= max(alone_s.values(), default=0) else None
+
+
 def _with(single: _Run, row: Row, workers: int) -> float:
     """Items a second of a node with so many workers."""
     assert single.rate is not None
@@ -243,12 +252,14 @@ def _stepped(step: Callable[[Any], object], batches: list[Any], seconds: float) 
 def _sentence(found: Profile, slowest: NodeProfile | None) -> str:
     if found.items_per_s is None:
         return "The graph has no items."
-    text = f"One process makes {found.items_per_s:.3g} items/s"
-    if slowest is not None:
+    text = f"One process makes {format_count(found.items_per_s)} items/s"
+    if slowest is None:
+        text += "; no step stands out"
+    else:
         text += f"; the slowest step is `{slowest.name}`, {100 * (slowest.share or 0):.0f} % of that time"
     if found.loop_per_s is None:
         return text + "."
-    text += f". Your step could take {found.loop_per_s:.3g}/s"
+    text += f". Your step could take {format_count(found.loop_per_s)}/s"
     if found.keeps_up is None:
         return text + ", which no number of workers reaches here."
     return text + f": {found.keeps_up} worker{'s' if found.keeps_up > 1 else ''} would keep up."

@@ -100,6 +100,8 @@ class FlatState:
             )
         missing = [key for key in STATE_KEYS if key not in state]
         if missing:
+            if {"dataset", "sampler"} <= state.keys():
+                raise StateMismatchError("the state is that of a DataLoader, and this is a graph (DataLoader2)")
             raise StateError(
                 f"not a torchpipe loader state: {', '.join(missing)} missing, it has "
                 f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"

@@ -46,6 +46,14 @@ def checked(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyt
     return check
 
 
+def test_csv_is_read_by_rows(tmp_path: Path, checked: Any) -> None:
+    Path("a.csv").write_text("name,text\nx,1\ny,22\n")
+    Path("b.tsv").write_text("name\ttext\nz,1\t1\nz\n")
+    code, found = checked("a.csv", "b.tsv")
+    assert (code, found["records"], len(found["problems"])) == (1, 3, 1)
+    assert "b.tsv" in found["problems"][0]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["tar", "parquet", "jsonl", "jsonl.zst", "bin"])
 def test_good_data(kind: str, workers: int, tmp_path: Path, checked: Any) -> None:

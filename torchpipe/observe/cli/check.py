@@ -25,6 +25,7 @@ from torchpipe.formats.tables.parquet import groups_in
 from torchpipe.formats.tokens import MappedTokens
 from torchpipe.iter import (
     ArrowReader,
+    CsvReader,
     IterableWrapper,
     JsonlReader,
     ParquetReader,
@@ -50,6 +51,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     ".jsonl": JsonlReader,
     ".ndjson": JsonlReader,
     ".txt": TextLineReader,
+    ".csv": CsvReader,
+    ".tsv": partial(CsvReader, delimiter="\t"),
     ".tfrecord": TFRecordReader,
 }
 _TOKENS = (".bin", ".npy")

@@ -7,6 +7,8 @@ mistake is one line on stderr and exit code 2; ``--traceback`` shows where it co
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -55,6 +57,9 @@ def _message(error: BaseException) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            near = difflib.get_close_matches(wrong[1], re.findall(r"[\w-]+", wrong[2]), 1)
+            message += f"; did you mean {near[0]!r}?" if near else ""
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
 
 

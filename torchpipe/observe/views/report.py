@@ -7,6 +7,7 @@ a phone.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import time
@@ -62,9 +63,9 @@ _LEGEND = (
 def report_html(stats: LoaderStats, title: str = "torchpipe") -> str:
     """The page."""
     advice = stats.advice
-    change = f'<p class="change">{escape(advice.change)}</p>' if advice.change else ""
+    change = f'<p class="change">{_sentence(advice.change)}</p>' if advice.change else ""
     parts = [
-        f'<h1>{escape(title)}</h1><p class="sentence">{escape(advice.sentence)}</p>{change}',
+        f'<h1>{escape(title)}</h1><p class="sentence">{_sentence(advice.sentence)}</p>{change}',
         _facts(stats),
         f'<h2>What runs where</h2><div class="picture">{graph_svg(stats)}</div>{_LEGEND}',
     ]
@@ -84,7 +85,8 @@ def report_html(stats: LoaderStats, title: str = "torchpipe") -> str:
         '<meta name="color-scheme" content="light dark"/>'
         f"<title>{escape(title)}</title><style>{CSS}{_PAGE_CSS}</style></head>"
         f'<body class="tp"><main>{"".join(parts)}<footer>Made by torchpipe, {escape(made)}. An item is what your '
-        "loop gets: a batch, where the graph makes batches. ~ marks estimates.</footer></main></body></html>\n"
+        "loop gets: a batch, where the graph makes batches. A chunk is what a worker hands over at once. "
+        "~ marks estimates.</footer></main></body></html>\n"
     )
 
 
@@ -122,6 +124,11 @@ def check_target(path: str | os.PathLike[str]) -> Path:
             f"the folder {target.parent} does not exist, so {target.name} cannot be written: make it"
         )
     return target
+
+
+def _sentence(text: str) -> str:
+    """As HTML: what stands between backticks is code."""
+    return re.sub("`(.*?)`", r"<code>\1</code>", escape(text))
 
 
 def _facts(stats: LoaderStats) -> str:

@@ -12,11 +12,11 @@ from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
 
 __all__ = ["graph_as", "graph_svg", "process_bar"]
 
-_BOX_W, _BOX_H, _GAP_X, _GAP_Y = 236, 46, 18, 26
+_BOX_W, _BOX_H, _GAP_X, _GAP_Y = 290, 46, 18, 26
 _PAD, _TITLE_H, _LINE_H = 14, 26, 20
 _MOST_LINES = 8  # of processes, and of queues
 _BETWEEN = 30  # two groups
-_NAME_CHARS, _FACT_CHARS = 28, 36
+_NAME_CHARS, _FACT_CHARS = 34, 44
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,14 @@ def process_bar(process: ProcessStats, x: float, y: float, width: float, height:
 
 def _process(process: ProcessStats, x: float, y: float, width: float) -> str:
     text = process.name + (f", {process.restarts} restarts" if process.restarts else "")
-    label = f'<text class="soft" x="{x:g}" y="{y + 12:g}">{escape(text)}</text>'
+    label = f'<text class="soft over" x="{x:g}" y="{y + 12:g}">{escape(text)}</text>'
     return label + process_bar(process, x + 130, y + 3, width - 130)
 
 
 def _queue(queue: QueueStats, x: float, y: float, width: float) -> str:
     of = "" if queue.limit is None else f" of {queue.limit}"
     text = f"{queue.name}: {queue.fill}{of} {queue.unit}"
-    label = f'<text class="soft" x="{x:g}" y="{y + 12:g}">{escape(text)}</text>'
+    label = f'<text class="soft over" x="{x:g}" y="{y + 12:g}">{escape(text)}</text>'
     if not queue.limit:
         return label
     x, width = x + 190, width - 190

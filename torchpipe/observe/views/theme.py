@@ -47,6 +47,7 @@ CSS = f""".tp{{{_variables(_LIGHT)}}}
 .tp .strong{{font-weight:600}}
 .tp .name{{font:13px ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace}}
 .tp .soft{{fill:var(--soft);font-size:12px}}
+.tp .over{{paint-order:stroke;stroke:var(--group);stroke-width:5px}}
 .tp .group{{fill:var(--group);stroke:var(--line)}}
 .tp .box{{fill:var(--box);stroke:var(--line)}}
 .tp .slowest{{stroke:var(--bad);stroke-width:2}}

@@ -15,8 +15,8 @@ _COLUMNS = ("lost", "repeated", "reordered", "changed", "hang", "left over")
 
 @dataclass
 class Row:
-    """One check. ``verdict``: ``unseeded``: two whole runs have other orders, as nobody seeds what draws them;
-    ``refused``: the loader raised an error instead of going on; ``-``: was not checked.
+    """One check. ``verdict``: "unseeded": two whole runs have other orders, as nobody seeds what draws them;
+    "refused": the loader raised an error instead of going on; "-": was not checked.
 
     Numbers are of samples (``left_over``: of processes), None where nothing could be counted; of a run that ended early
     they are of the part before. ``hang``: it gave nothing for the time limit. ``text``: the error, or what else is to
