@@ -252,7 +252,7 @@ add_form("cache/folder", ITEMS, same,
       lambda g, n, k: g.cache("cached", chunk_items=n + 1, version="1", allow_pickle=True), traits="caches")
 add_form("on_disk_cache", ITEMS, "path saved",
       lambda g, n, k: g.on_disk_cache(filepath_fn=user.kept_file).map(user.rendered).end_caching(
-          "t", same_filepath_fn=True, skip_read=True))
+          "t", same_filepath_fn=True, skip_read=True), traits="shared")
 
 # --- files
 add_form("map/content", "open *", "content", lambda g, n, k: g.map(user.content_of))
