@@ -24,7 +24,7 @@ from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.replay import BOUND
 from torchpipe.node.traits import inputs_of, named_inputs
 
-__all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
+__all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "NodeAttributeError", "functional_datapipe", "iterate"]
 
 T_co = TypeVar("T_co", covariant=True)
 
