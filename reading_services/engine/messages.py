@@ -1,4 +1,4 @@
-"""What the engine tells a worker, and what a worker reports: data, no callables. Used in both.
+"""The messages between the engine and a worker: data, no callables. Used in both.
 
 ::
 
@@ -94,7 +94,7 @@ class StartDispatch(Epoch, Message):
 
 
 class Report(Message):
-    """What the user is to know, of whatever epoch."""
+    """A report for the user, of whatever epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""How many workers host the shards, and which hosts which: does what policies wish for, and what users say.
+"""The staff of the shards: carries out the wishes of policies and of users, how many workers host and which hosts
+which.
 
 Runs in the main process, under the supervisor's lock, between two pulls. A wish that cannot be met is taken back:
 all is as it was, and the policy is told.

@@ -1,4 +1,4 @@
-"""Which part of a run this process or thread is: ``ordinal``.
+"""The part of a run that this process or thread is: ``ordinal``.
 
 Runs in the process, or thread of ``xmp.spawn``, that asks.
 """
@@ -27,7 +27,7 @@ class Ordinal:
 
 
 def ordinal(rank: int | None = None, world_size: int | None = None) -> Ordinal:
-    """Which part of the run this process, or thread of ``xmp.spawn``, is: as given, or as the surroundings say.
+    """The part of the run that this process, or thread of ``xmp.spawn``, is: as given, or as the surroundings say.
 
     Asked are the XLA runtime, if it has been started here (under SPMD, where one process drives all devices, its
     process index), torch.distributed, if initialized, and ``RANK`` and ``WORLD_SIZE`` as torchrun sets them. Those that
