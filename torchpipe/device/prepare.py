@@ -1,4 +1,4 @@
-"""What is done to a batch on the host, before it is moved: numpy arrays, dtype, and the guard of its shapes.
+"""The steps of a batch on the host, before it is moved: numpy arrays, dtype, and the guard of its shapes.
 
 Runs in the thread that pulls, batch by batch in order: what the guard decides is a function of the stream.
 """

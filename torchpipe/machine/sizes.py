@@ -1,4 +1,4 @@
-"""How many bytes an item has. Runs wherever items are made, where nodes are measured.
+"""The number of bytes of an item. Runs wherever items are made, where nodes are measured.
 
 Known are tensors, arrays, bytes, text, tables of pyarrow and open files that have a length, also within lists, tuples
 and dicts, where numbers count nothing. What holds anything else (images of other libraries, objects of the user's) has
