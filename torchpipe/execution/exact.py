@@ -73,7 +73,7 @@ def _checked(state: Any, shards: Sequence[int]) -> bool:
 
 
 def _made_again(cursor: Cursor) -> str | None:
-    """What a shard makes again that goes on from there, in words. Compressed files are only read again."""
+    """The items that a shard makes again if it goes on from there, in words. Compressed files are only read again."""
     if cursor.skip:
         return f"a node, generator or dataset in it keeps no state, and {cursor.skip} items are made again"
     state = {} if cursor.snapshot is None else decode(cursor.snapshot, keep_opaque=True)
@@ -95,7 +95,9 @@ _KEEPS_NONE = (
 
 
 def item_before(cursor: Cursor) -> Cursor:
-    """Where the last item before ``cursor`` is next: who begins there makes it, and takes a snapshot behind it."""
+    """The cursor before which the last item is next: a shard that begins there makes it, and takes a snapshot behind
+    it.
+    """
     return Cursor(cursor.snapshot, cursor.skip - 1, cursor.count - 1)
 
 
