@@ -61,7 +61,8 @@ class Lease:
 
 
 def path_in(root: str | None, path: str) -> str:
-    """Where to write ``path``: relative ones within ``root``, if there is one. Raises: ValueError if it is not in it.
+    """The path to write ``path`` to: relative ones within ``root``, if there is one. Raises: ValueError if it is not in
+    it.
 
     Names may come out of a foreign archive: ``../`` and links that lead out of ``root`` are found.
     """

@@ -62,7 +62,7 @@ def _type_of(values: list[str]) -> Any:
 
 
 class Partitions:
-    """What paths say of the columns of ``schema``, and whether a ``filter`` leaves anything of a file.
+    """The values of ``schema``'s columns that paths tell; sees whether a ``filter`` leaves anything of a file.
 
     Of a filter that is a list, the conditions on these columns are looked at; of an expression, one of these columns
     alone.
@@ -122,7 +122,7 @@ class Partitions:
             ) from error
 
     def expression(self, path: str) -> Any:
-        """What is true of all rows of the file, as a ``pyarrow.compute.Expression``."""
+        """An expression that is true of all rows of the file, as a ``pyarrow.compute.Expression``."""
         import pyarrow.compute as pc
 
         made = pc.scalar(True)
