@@ -1,4 +1,4 @@
-"""What stands around the core: packages that only use a loader, and without which the core runs.
+"""The rings around the core: packages that only use a loader, and without which the core runs.
 
 Runs in every process. No module of the core imports a ring, in a function or for a type either: what a loader offers of
 one (``loader.watch()``) is a line that asks :func:`from_ring`. ``tests/test_layers.py`` holds that, and

@@ -1,4 +1,4 @@
-"""Where ``cache`` keeps chunks of items: in this process's memory, or in a folder that processes share.
+"""The stores in which ``cache`` keeps chunks of items: in this process's memory, or in a folder that processes share.
 
 A folder is shared without trust in any process's life:
 

@@ -1,3 +1,3 @@
-"""How many items there are: the first ones, again, without end."""
+"""The number of items of a stream: the first ones, again, without end."""
 
 __all__: list[str] = []
