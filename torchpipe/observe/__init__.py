@@ -1,4 +1,5 @@
-"""What looks at a loader: what its figures say, which samples its steps have, what its nodes could do. A ring.
+"""The views of a loader: the meaning of its figures, the samples of its steps, the rates that its nodes could have. A
+ring.
 
 ``advice`` and ``outlook`` draw conclusions from ``loader.stats()``, ``text`` says figures in words, ``views`` draws
 pictures, pages and live tables, ``export`` feeds other tools; ``steps`` says which samples a step has and makes it
