@@ -1,4 +1,4 @@
-"""What a state says of claims, beside the loader's own part. Runs in the user's process.
+"""The claims in a state, beside the loader's own part. Runs in the user's process.
 
 The state is the loader's, as it was before the oldest open claim or up to an eighth of ``ahead`` earlier, since not
 every position is remembered, and the numbers of the open ones. With 10 items given, of which 3 and 7 are open, and the
@@ -50,8 +50,8 @@ class SavedClaims:
 
     @classmethod
     def read(cls, loader: Any, text: Any, own: dict[str, Any], allow_pickle: bool) -> SavedClaims:
-        """What stands beside a loader's ``own`` state. Raises: StateError for damage, StateMismatchError for another
-        rank's.
+        """The claims that stand beside a loader's ``own`` state. Raises: StateError for damage, StateMismatchError for
+        another rank's.
         """
         ranks = ranks_of_claims(loader)
         saved = decode(from_text(text), allow_pickle=allow_pickle) if isinstance(text, str) else None

@@ -1,4 +1,4 @@
-"""What a user may say of an audit. Plain data; runs anywhere."""
+"""The options of an audit. Plain data; runs anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _ignore(_: Row) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a loader is audited.
+    """The options with which a loader is audited.
 
     ``identify`` names a function of a batch that gives the ids of its samples; see ``samples_of`` for what happens
     without. ``kills``: how often the run is cut off, at batches drawn by ``seed``. ``workers``: the number to run with,
