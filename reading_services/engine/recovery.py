@@ -37,7 +37,7 @@ class Decision:
 
 
 SPENT = Decision(deaths=0, give_up=True, exhausted=True)
-"""Of any death, when as many workers have been replaced as may be."""
+"""The decision on any death, when as many workers have been replaced as may be."""
 
 
 @dataclass(frozen=True)

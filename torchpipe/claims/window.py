@@ -66,9 +66,7 @@ class Claim(Generic[T]):
         return self.number.version
 
     def done(self, result: Any = None) -> bool:
-        """Finish the claim, as :meth:`Claims.done` does. Raises: RuntimeError in another process than that of the
-        loader.
-        """
+        """Finish the claim, as :meth:`Claims.done`. Raises: RuntimeError in another process than that of the loader."""
         return self._owner("done").done(self.number, result)
 
     def drop(self, reason: str = "") -> bool:

@@ -54,7 +54,7 @@ WITHOUT_OVERRIDES: Any = torch._C.DisableTorchFunctionSubclass
 """A tensor's own values, whatever its class overrides. torch's documentation names it, and has no public spelling."""
 
 WorkerInfo: Any = worker.WorkerInfo
-"""What ``torch.utils.data.get_worker_info()`` returns. torch gives no other way to make one."""
+"""The class of objects that ``torch.utils.data.get_worker_info()`` returns: torch has no other way to make one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from torchpipe.state.rotation import Rotation
 __all__ = ["MakeExact", "check_exact", "cursor_from", "item_before", "made_exact", "no_exact"]
 
 MakeExact: TypeAlias = Callable[[Mapping[int, Cursor]], Mapping[int, Cursor]]
-"""Of the shards in these places, cursors of the same positions without items to drop. Raises: StateError."""
+"""Makes cursors of the same positions without items to drop, for the shards in these places. Raises: StateError."""
 
 
 def made_exact(state: dict[str, Any], shards: int, make: MakeExact) -> dict[str, Any]:

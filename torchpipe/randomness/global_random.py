@@ -109,7 +109,7 @@ class RandomStates:
 
 
 _States = tuple[Any, numpy_generator.Numpy, torch.Tensor]
-"""Of ``random``, numpy and torch; numpy's generator itself."""
+"""The states of ``random``, numpy and torch; numpy's generator itself."""
 
 _owner: threading.Thread | None = None  # None: the main thread
 _warned: list[bool] = []  # once it was told that a thread draws from the process's states

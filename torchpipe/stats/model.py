@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Section: TypeAlias = Literal["dispatch", "shard", "main"]
-"""Which part of the graph: run once before items are dealt, once for each shard, or once in the user's process."""
+"""A part of the graph: run once before items are dealt, once for each shard, or once in the user's process."""
 
 
 @dataclass(frozen=True, slots=True)

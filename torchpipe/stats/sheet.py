@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 Doing: TypeAlias = Literal["starting", "making", "sending", "awaiting credit", "awaiting input", "idle", "ended"]
-"""What a process is at: ``making`` items; ``sending`` what it has made; ``awaiting credit``, since the consumer has not
-used up what was sent; ``awaiting input`` that another process deals; ``idle`` between two epochs."""
+"""The work of a process: ``making`` items; ``sending`` them; ``awaiting credit``, since the consumer has not used up
+what was sent; ``awaiting input`` that another process deals; ``idle`` between two epochs."""
 
 Cells: TypeAlias = "MutableSequence[int] | memoryview[int]"
 

@@ -27,9 +27,9 @@ class Blocks(ABC):
     path: str
     stamp: list[int | str | None] | None
     unit: str
-    """What a block is called."""
+    """The name of a block, in texts."""
     count: int
-    """Of blocks."""
+    """The number of blocks."""
     columns: Sequence[str]
     """The names of those that are handed out."""
     first = 0

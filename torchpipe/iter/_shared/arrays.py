@@ -14,7 +14,7 @@ from torchpipe.formats.numbers import given_number, holds
 __all__ = ["FIELD", "KINDS", "as_array", "check_pad", "field_name", "given_pads", "pads_of"]
 
 FIELD = "tokens"
-"""What the field is called where items are bare sequences."""
+"""The name of the field where items are bare sequences."""
 
 KINDS = "biufc"
 """The kinds of dtypes that are numbers, as numpy calls them."""
