@@ -180,8 +180,8 @@ class HostedReadingService(ShardedReadingService):
     def restarts(self) -> int:
         """The number of workers that died and were replaced, over the whole life of this service, shutdowns included.
 
-        The logger ``torchpipe`` has a warning for each. One whose death became an error counts if it had other shards
-        that go on. ``max_restarts`` is a limit to this number.
+        The logger ``torchpipe`` has a warning for each. A death that became an error counts if the worker had other
+        shards that go on. ``max_restarts`` is a limit to this number.
         """
         return self._earlier_restarts if self._workers is None else self._workers.restarts
 

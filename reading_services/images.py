@@ -46,8 +46,8 @@ def image_of(
     """The image that workers are sent: ``make(graphs, *others)``. ``nodes``: those of the graphs, inputs first.
 
     Raises: NotSerializableError, naming the first node, with its attribute, or which of the others cannot be sent
-    ``to`` a worker. ``advice``: what else can be done; ``name``: what a node is called. A LargeGraphWarning names what
-    makes it large.
+    ``to`` a worker. ``advice``: another way; ``name``: a node's name for messages. A LargeGraphWarning names the part
+    that makes it large.
     """
     nodes = list(nodes)
     try:

@@ -39,7 +39,7 @@ class ActorProgress:
         """Nobody could read it after a death: the driver goes by what it has asked for."""
 
     def making(self, lane: int, index: int, count: int) -> int:
-        """The items are being made; a thread whose items are announced waits until the driver has seen the number."""
+        """Announce the item that is about to be made, if it is wanted, and wait until the driver has seen it."""
         if self._to_announce > 0:
             self._to_announce -= 1
             self._seen.clear()

@@ -128,8 +128,8 @@ class Section:
 class Workplace(ABC):
     """The kind of workers that the user asks for: a small frozen object that opens pools of them.
 
-    ``method``: how they start, in a word; ``worker``: what one is called; ``kind``: what its dispatcher is.
-    ``balances``: shards move to quicker workers. ``advice``: what else can be done where a graph cannot be sent.
+    ``method``: how they start, in a word; ``worker``: the name of one; ``kind``: that of its dispatcher. ``balances``:
+    shards move to quicker workers. ``advice``: another way where a graph cannot be sent.
     """
 
     method: str
@@ -183,7 +183,7 @@ class End:
     """The end of a worker, and the items that it was at.
 
     ``own``: it brought about its end, by an exit or a crash; otherwise somebody else may have ended it. ``lane`` and
-    ``items`` are what it was making, or on its way to (``begun`` False); lane -1: nothing. Items that were begun
+    ``items`` are those that it was making, or on its way to (``begun`` False); lane -1: none. Items that were begun
     together are given together: one of them may be to blame. ``node``: the one at work, if that is known.
     ``timed_out``: it was killed here, since it made no progress within the timeout.
     """

@@ -32,8 +32,8 @@ _GREETING = b"a"  # comes first, with the descriptor of the arena, if there is o
 class Superseded(BaseException):
     """The items being produced are not wanted any more; ``frame`` says which are. None: the main process is gone.
 
-    No Exception, so that user code that catches those lets it pass. Nor does anything depend on its arrival: a bare
-    ``except:`` of the user's may swallow it, and what is then produced is thrown away (``RemoteSupply.check``).
+    No Exception, so that user code that catches exceptions lets it pass. Nor does anything depend on its arrival: a
+    bare ``except:`` of the user's may swallow it, and the items then produced are thrown away (``RemoteSupply.check``).
     """
 
     def __init__(self, frame: Frame | None) -> None:

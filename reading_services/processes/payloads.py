@@ -7,7 +7,7 @@ A small block is the message's payload. A large one goes into a slot; if there i
 after all: that is slower, and always possible.
 
 Buffers that were made in a slot (:meth:`Packer.memory`) stay there and are not part of the block, unless the sender
-still has something that looks into them: what arrives belongs to the receiver alone.
+still has something that looks into them: the items that arrive belong to the receiver alone.
 """
 
 from __future__ import annotations

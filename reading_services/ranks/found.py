@@ -1,6 +1,7 @@
 """A check that the ranks have found the same files: a file that comes while ranks begin is in the lists of some alone.
 
-Runs in the process of a rank. Where ranks divide what is in files, other lists lose some records and repeat others.
+Runs in the process of a rank. If ranks divide the content of files, lists that differ lose some records and repeat
+others.
 """
 
 from __future__ import annotations

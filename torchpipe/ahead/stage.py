@@ -93,7 +93,7 @@ class Limits:
 
     ``host_depth`` batches may wait on the host; with 0, one is pulled only when there is room on the device. A queue
     whose batches have reached its bytes takes no more; a batch that is larger than that passes alone. ``threads``
-    transfer at the same time. As it is by default, one thread pulls and moves; any other takes two queues.
+    transfer at the same time. By default one thread pulls and moves; any other setting takes two queues.
     """
 
     host_depth: int = 0

@@ -1,7 +1,7 @@
 """The position of a run over claims: the rest of a loaded state, and the item from which a resume begins.
 
 Runs in the user's process. The loader holds the driver, which holds no loader: each call names it. ``window.lock``
-guards what changes here too. A loop that is over writes nothing more: what it still pulls counts as not taken.
+guards what changes here too. A loop that is over writes nothing more: the items that it still pulls count as not taken.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ClaimsDriver:
                     self.remember(position)
 
     def _put_to_work(self, loop: EpochOfClaims[Any]) -> None:
-        """Put ``loop`` to work. As the loader's own iterator, it ends when nobody holds it any more, with the items
+        """Put ``loop`` to work. Like the loader's own iterator, it ends when nobody holds it any more, with the items
         that it has at hand. A consumer that waits for room in an older one is told.
         """
         loop.begun, self._loop = True, weakref.ref(loop)

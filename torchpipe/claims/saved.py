@@ -4,8 +4,7 @@ The state is the loader's, as it was before the oldest open claim or up to an ei
 every position is remembered, and the numbers of the open ones. With 10 items given, of which 3 and 7 are open, and the
 loader's state before item 2: ``first`` (0, 2), ``following`` (0, 10), ``open`` [(0, 3), (0, 7)]. A resume goes to item
 2, passes over 2, gives 3, passes over 4 to 6, gives 7, passes over 8 and 9, and goes on. Each epoch that has open
-claims has a loader's state of its own (``later``), since what is drawn between two epochs may fix the order of the
-second.
+claims has a loader's state of its own (``later``), since draws between two epochs may fix the order of the second.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class ReadingServiceInterface(ABC):
     ``initialize`` once; for every epoch ``prepare_iteration``, ``initialize_iteration``, pulls from the iterator,
     ``finalize_iteration``; ``finalize`` at the end, after which a new epoch may still begin.
 
-    A service may define ``initialize`` alone: what it returns runs in process. It may then also have torchdata's
-    ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
+    A service may define ``initialize`` alone: the graph that it returns runs in process. It may then also have
+    torchdata's ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
     """
 
     _taken = False

@@ -2,8 +2,8 @@
 
 Runs in the user's process, in the thread that asks.
 
-Everything begins with one small all-reduce, which says what each rank is about to do; where that differs, all ranks
-learn of it at once, and no message is taken for another.
+Everything begins with one small all-reduce, which says each rank's next step; where these differ, all ranks learn of it
+at once, and no message is taken for another.
 """
 
 from __future__ import annotations

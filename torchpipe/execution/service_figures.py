@@ -22,8 +22,8 @@ _MOST_SKIPS = 100  # besides: however many items are left out, no restart is for
 class ServiceStats:
     """The history of a service's processes, over its whole life.
 
-    ``restarts`` processes have died and been replaced; ``processes`` are alive just now. As many as
-    ``longest_dispatch_buffer`` dispatched items have waited for one shard while others starved (0: fewer than 256).
+    ``restarts`` processes have died and been replaced; ``processes`` are alive just now. ``longest_dispatch_buffer`` is
+    the largest number of dispatched items that waited for one shard while others starved (0: fewer than 256).
     """
 
     restarts: int

@@ -1,8 +1,8 @@
 """The rates that other numbers of workers would have: a pure function of the figures.
 
-An item takes so many seconds of a worker, whatever the number of workers, but for what every shard does again; n
-workers deliver n items in that time. The loop, what is done once (by a dispatcher, a sampler, the main section, a stage
-that runs ahead) and the cores bound that.
+An item takes so many seconds of a worker, whatever the number of workers, but for the work that every shard does again;
+n workers deliver n items in that time. The loop, the work that is done once (by a dispatcher, a sampler, the main
+section, a stage that runs ahead) and the cores bound that.
 """
 
 from __future__ import annotations

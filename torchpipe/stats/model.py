@@ -227,8 +227,8 @@ class CostStats:
 class BalanceStats:
     """The plan of ``DataLoader(balance=...)`` in this epoch since ``iter()``: as far as batches were dealt.
 
-    ``slowest_without`` and ``slowest`` are predictions from costs alone: what the slowest rank of each step has, over
-    the mean of the ranks, in the order without a plan and with it. 1.0 is even.
+    ``slowest_without`` and ``slowest`` are predictions from costs alone: the cost of the slowest rank of each step,
+    over the mean of the ranks, in the order without a plan and with it. 1.0 is even.
     """
 
     steps: int

@@ -1,7 +1,7 @@
 """The sheet on which a process, or a thread, notes its time: 64-bit integers, perhaps in shared memory.
 
-Written by the one whose time it is, read by whoever asks, also after its death; no locks, and no messages. A reader may
-come between two writes, and then be wrong by the last step.
+Written by its process or thread, read by any other, also after a death; no locks, and no messages. A reader may come
+between two writes, and then be wrong by the last step.
 """
 
 from __future__ import annotations

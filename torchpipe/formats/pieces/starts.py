@@ -1,7 +1,7 @@
 """The borders at which a tar archive's samples and a TFRecord file's records may be parted: by an index, or by a scan.
 
-Runs in the process that plans pieces. A scan reads the headers and passes over what stands between them. What is
-damaged, or cut off, is in the last piece: whoever reads that is told.
+Runs in the process that plans pieces. A scan reads the headers and passes over the content between them. A damaged
+part, or one that is cut off, is in the last piece: its reader is told.
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ class Content:
     def mark(self, position: int) -> list[int]:
         """The numbers that :meth:`go_to` needs for ``position``, up to which the content has been read: plain data.
 
-        Of text the position is where the stream stands: its characters are no bytes.
+        The position in a text is that of the stream: its characters are no bytes.
         """
         if self._members is not None:
             return [position, *self._members.start_before(position)]

@@ -1,6 +1,6 @@
 """The facts that a process has learned of files: found again as long as the file is the same one.
 
-Runs in any thread; what two of them learn at once, one of them keeps. Nothing of it is part of a state.
+Runs in any thread; of two that learn the same at once, one keeps it. Nothing of it is part of a state.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Numbered:
             self._note_if_due()
 
     def _decide(self, buffer: list[Any]) -> None:
-        """Decide if the buffer's items are large enough. Those that were not numbered when they came are in states
+        """Decide if the buffer's items are large enough. Items that were not numbered when they came are in states
         themselves, until they are handed out.
         """
         if not self._is_large(buffer):

@@ -77,7 +77,8 @@ class Container(IterDataPipe[Any]):
 
     @abstractmethod
     def deal(self, item: Any, number: int, fn: Any, branches: Collection[int]) -> Iterable[tuple[int, Any]]:
-        """The values that item ``number`` of the input gives, each with its branch, of those that are read."""
+        """Pairs of a branch and a value that item ``number`` of the input gives to it; of ``branches``, which are read.
+        """
 
     def hand_out(self, value: Any, waits: bool) -> Any:
         """The item that a branch yields for a value dealt to it, which ``waits`` for another branch, too."""

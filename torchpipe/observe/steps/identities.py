@@ -2,8 +2,8 @@
 
 Runs in the user's process. A node that makes each item of one item, and of nothing else, decides neither which items
 come nor when; nor do nodes before it that only choose by number, change the order, or group. With such nodes passed
-through, what comes out is what the sources gave: in the same order, since nodes keep their numbers, from which their
-random streams come. A source that is read by index gives its keys.
+through, the items of the sources come out: in the same order, since nodes keep their numbers, from which their random
+streams come. A source that is read by index gives its keys.
 """
 
 from __future__ import annotations
