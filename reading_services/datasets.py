@@ -110,9 +110,7 @@ class DealingWorkers(Supervisor):
 
 
 class TimedReadingService(HostedReadingService):
-    """The service that hosts the shards of an iterable dataset: with a limit to each wait for an item, in torch's
-    words.
-    """
+    """The host of an iterable dataset's shards: with a limit to each wait for an item, in torch's words."""
 
     def __init__(
         self,

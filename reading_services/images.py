@@ -1,6 +1,4 @@
-"""The image that workers are sent, pickled once, or an error that names the part that cannot be. Runs in the main
-process.
-"""
+"""The image that workers are sent, pickled once, or an error that names the culprit. Runs in the main process."""
 
 from __future__ import annotations
 

@@ -247,8 +247,7 @@ class ActorWorker:
         return not mine <= living_nodes()
 
     def _end(self, calls: list[_Call], error: BaseException, *, own: bool) -> End:
-        """The end of the actor: it answers in order, and its last answers may be lost, so that it may be two calls
-        further.
+        """The end of the actor: it answers in order, and its last answers may be lost; it may be two calls further.
 
         In doubt that is named; then it is asked for one thing at a time, so that the next death tells more.
         """
@@ -315,9 +314,7 @@ class ActorWorker:
         return singly or any(not lane.done and lane.count < lane.isolate_before for lane in self._lanes.values())
 
     def _limit(self, epoch: StartEpoch, lane: _Lane) -> int:
-        """The most items of the next chunk; before ``isolate_before`` a part, so that the next death says which part it
-        is.
-        """
+        """The most items of the next chunk; before ``isolate_before`` a part, so that the next death tells the part."""
         if epoch.isolate_items:
             return 1
         usual = min(lane.credit.limit, 2 * lane.last)

@@ -37,8 +37,7 @@ _REST_S, _MOST_REST_S = 60.0, 1800.0  # after more workers found no room, twice 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
     """The measurements of ``seconds``: the parts of the time that the consumer waited, and that workers (on average)
-    were at work and waited for it; how many cores a worker and this process used; bytes of memory of the largest
-    worker.
+    were at work and waited for it; the cores that a worker and this process used; the largest worker's bytes of memory.
     """
 
     seconds: float
@@ -179,9 +178,7 @@ class _Measured:
         self.items = self.chunks = 0
 
     def until(self, now: float, counters: dict[int, WorkerCounters]) -> Interval | None:
-        """The interval until ``now``; None if workers have come or gone meanwhile, or no counters were read when it
-        began.
-        """
+        """The interval until ``now``; None if workers have come or gone, or it began without counters."""
         before, seconds = self.counters, now - self.begun
         if {number: item.pid for number, item in before.items()} != {
             number: item.pid for number, item in counters.items()

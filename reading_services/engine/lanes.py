@@ -21,8 +21,7 @@ __all__ = ["Lanes"]
 
 
 class Lanes:
-    """The lanes of the present ``epoch`` (None: there is none), and the hosts of the shards, which are kept between
-    epochs.
+    """The lanes of the present ``epoch`` (None: there is none), and the hosts of shards, which are kept between epochs.
 
     ``dispatch_branch``: the branch that dispatched items go to; -1: there are none.
     """

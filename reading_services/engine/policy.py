@@ -48,9 +48,7 @@ class Change:
 
 
 class Rest:
-    """The time for which a policy leaves alone a step that it has tried: ``first_s``, twice as long each time,
-    ``most_s`` at most.
-    """
+    """The time for which a policy leaves a step alone: ``first_s``, twice as long each time, ``most_s`` at most."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._next_s, self._most_s, self.until = first_s, most_s, 0.0
@@ -72,9 +70,7 @@ class Policy:
         return most
 
     def fewest_workers(self, most: int) -> int:
-        """The number of workers that the user has asked for. More are this policy's wish: those that find no room are
-        let go of.
-        """
+        """The number that the user has asked for. More are this policy's wish: those without room are let go of."""
         return most
 
     def refused(self, workers: int, now: float) -> None:

@@ -1,5 +1,4 @@
-"""The staff of the shards: carries out the wishes of policies and of users, how many workers host and which hosts
-which.
+"""The staffing of shards: how many workers host them, and which hosts which, as policies wish and users say.
 
 Runs in the main process, under the supervisor's lock, between two pulls. A wish that cannot be met is taken back:
 all is as it was, and the policy is told.

@@ -131,9 +131,7 @@ class Images:
 
 
 def _image_of_code(item: Any) -> Any:
-    """The image of an item that holds classes and functions made inside a function; the item itself if nobody can send
-    it.
-    """
+    """The image of an item that holds local classes or functions; the item itself if nobody can send it."""
     file = io.BytesIO()
     try:
         CloudPickler(file, protocol=5).dump(item)

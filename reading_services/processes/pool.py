@@ -202,9 +202,7 @@ class ProcessPool(WorkerPool):
                 _watch_outbox(self._selector, worker)
 
     def _events_of(self, worker: ProcessWorker, *, ended: bool) -> list[Event]:
-        """The events of the frames that a worker has sent whole, and its end. The events of an ended worker are as good
-        as any.
-        """
+        """The events that a worker has sent whole, and its end. Those of an ended worker are as good as any."""
         if worker.ignored:
             return []
         events: list[Event] = []

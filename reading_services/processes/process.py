@@ -211,9 +211,7 @@ class ProcessWorker:
         self._silent_s = 0.0
 
     def examine(self) -> End:
-        """The end of the process, and the items that it was at. One that has closed its connection and lives on is
-        killed.
-        """
+        """The end of the process, and its work then. One that has closed its connection and lives on is killed."""
         lane, index, count, node, begun = (
             self.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE, Field.BEGUN)
         )

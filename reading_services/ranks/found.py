@@ -1,4 +1,4 @@
-"""A check that the ranks have found the same files: a file that comes while ranks begin is in the lists of some alone.
+"""A check that ranks have found the same files: one that comes while ranks begin is in the lists of some alone.
 
 Runs in the process of a rank. If ranks divide the content of files, lists that differ lose some records and repeat
 others.

@@ -274,8 +274,7 @@ class Window(Generic[T]):
 
     def _named(self, number: Any, *, waits: bool = False) -> tuple[Item, _Open | None]:
         """The item and entry that ``number`` names; one that ``waits`` to be given again, if so asked. No entry:
-        somebody else has the item by now, it was dropped when a result came too late, or it was given by the run
-        before.
+        somebody else has it, it was dropped when a result came too late, or the run before gave it.
         """
         item, giving, version = _numbers(number)
         entry = self.open.get(item)

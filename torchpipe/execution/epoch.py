@@ -119,8 +119,7 @@ class EpochStart(Epoch):
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """The argument of a ``worker_init_fn``: ``num_workers`` is the number of shards and ``worker_id`` the shard's
-    index.
+    """The info for a ``worker_init_fn``: ``num_workers`` is the number of shards and ``worker_id`` the shard's index.
 
     With the default of one shard a worker these are the worker processes, as in torchdata. A process that hosts several
     shards calls the functions once for each, so that the stream does not depend on the number of processes.

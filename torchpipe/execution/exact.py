@@ -95,9 +95,7 @@ _KEEPS_NONE = (
 
 
 def item_before(cursor: Cursor) -> Cursor:
-    """The cursor before which the last item is next: a shard that begins there makes it, and takes a snapshot behind
-    it.
-    """
+    """The cursor of the item before ``cursor``: a shard that begins there takes a snapshot behind that item."""
     return Cursor(cursor.snapshot, cursor.skip - 1, cursor.count - 1)
 
 

@@ -126,9 +126,7 @@ class ReadingServiceInterface(ABC):
         return delivered[self.part.number]
 
     def gather(self, mine: Any) -> list[Any]:
-        """The objects that all ranks give here, each once, in step. Raises: RankError if one does not, or does
-        something else.
-        """
+        """The objects that all ranks give, each once, in step. Raises: RankError if one does something else."""
         if self.world_size > 1:
             raise RuntimeError(
                 f"{type(self).__name__} says nothing between ranks, so no rank knows the states of others: save each "
@@ -169,7 +167,7 @@ class ReadingServiceInterface(ABC):
         return
 
     def explain(self, num_shards: int | None = None) -> str:
-        """The process of each node, as text; ``num_shards``: the number that a loaded state has brought, if it has."""
+        """The place where each node runs, as text; ``num_shards``: that of a loaded state, if there is one."""
         return type(self).__name__
 
     def figures(self) -> ServiceFigures:

@@ -25,9 +25,7 @@ __all__ = ["Measuring"]
 
 
 class Measuring:
-    """The measurements of one service, over its epochs. ``root`` is the graph with the stages that the service adds, by
-    ``appended``.
-    """
+    """The measurements of a service's epochs. ``root`` is the graph with the service's own stages, by ``appended``."""
 
     def __init__(self, plan: Plan, branches: tuple[DataPipe, ...], root: DataPipe, appended: tuple[str, ...]) -> None:
         self._rows = rows_of(plan, appended)

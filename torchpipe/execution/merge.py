@@ -258,9 +258,7 @@ class MergeIterator(NodeIterator[Any]):
         return {first + number: Cursor() for number in self._numbers}
 
     def between(self) -> list[Cursor] | None:
-        """The cursors at which the next pass over each shard begins, all having ended; None: at the start, or nobody
-        knows.
-        """
+        """The cursors of the next pass over each shard, all having ended; None: at the start, or nobody knows."""
         with self._lock:
             rotation = all(rest.ended for rest in self._rests) and any(rest.after is not None for rest in self._rests)
             return [Cursor(rest.after, 0, 0) for rest in self._rests] if rotation else None

@@ -208,7 +208,7 @@ class RankGroup:
             return self._numbers(talk, mine)
 
     def objects(self, talk: Talk, mine: Any) -> list[Any]:
-        """The object that each rank gives: plain data, pickled."""
+        """The objects that all ranks give: plain data, pickled."""
         with self._exclusive(talk):
             packed = np.frombuffer(pickle.dumps(mine), np.uint8)
             lengths = [length for (length, *_) in self._numbers(talk, [len(packed)])]

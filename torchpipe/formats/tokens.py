@@ -173,8 +173,8 @@ class MappedTokens:
         self._document_ends()
 
     def segments(self, first: int, length: int) -> tuple[Any, Any]:
-        """The segments of a window: the number of the document of each token, from 1 on, and its place among those of
-        the document's tokens that are in the window, from 0 on: int32, as ``pack`` has them.
+        """The segments of a window: the number of each token's document, from 1 on, and its place among the document's
+        tokens in the window, from 0 on: int32, as ``pack`` has them.
         """
         bounds = self._document_ends()
         inner = bounds[np.searchsorted(bounds, first, "right") : np.searchsorted(bounds, first + length, "left")]

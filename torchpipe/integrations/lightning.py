@@ -72,9 +72,7 @@ class ExactResume(Callback):
 
 
 class _Loader:
-    """The loader that ``fit()`` is given. Lightning keeps a state of it as well: an empty one, the callback's is always
-    loaded.
-    """
+    """The loader of ``fit()``. Lightning keeps a state of it as well: an empty one, the callback's is always loaded."""
 
     def __init__(self, handed: Handed[Any]) -> None:
         self._handed = handed

@@ -54,9 +54,7 @@ def machine_busy_s() -> float:
 
 
 def budget_of(autotune: bool | Budget, num_workers: int) -> Budget | None:
-    """The budget that a loader's argument asks for; None: nothing is chosen. Raises: TypeError, and ValueError without
-    workers.
-    """
+    """The budget of a loader's argument; None: nothing is chosen. Raises: TypeError, and ValueError without workers."""
     if not isinstance(autotune, bool | Budget):
         raise TypeError(f"autotune must be True, False or a torchpipe.stats.Budget, got {autotune!r}")
     if autotune is False:

@@ -11,8 +11,7 @@ _NONE = 1 << 60  # what the first version writes where there is no limit is larg
 
 
 class Limits:
-    """The limits of this process's control group and those that it is in: the tightest counts. ``root``: the files'
-    root.
+    """The limits of this process's control groups, of which the tightest counts. ``root``: the folder of their files.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -44,9 +43,7 @@ class Limits:
         return self._least("pids.max", "pids/pids.max")
 
     def memory_left_bytes(self) -> int | None:
-        """The memory that could be taken now: free memory, and files' memory that can be read again; None without a
-        limit.
-        """
+        """The free memory, with files' memory that can be read again; None without a limit."""
         left = [
             limit - used + _idle_bytes(folder / "memory.stat")
             for folder in self._folders

@@ -1,5 +1,4 @@
-"""The views of a loader: the meaning of its figures, the samples of its steps, the rates that its nodes could have. A
-ring.
+"""The views of a loader: its figures and their meaning, the samples of its steps, the rates of its nodes. A ring.
 
 ``advice`` and ``outlook`` draw conclusions from ``loader.stats()``, ``text`` says figures in words, ``views`` draws
 pictures, pages and live tables, ``export`` feeds other tools; ``steps`` says which samples a step has and makes it

@@ -38,9 +38,7 @@ def stats_to_json(stats: LoaderStats, indent: int | None = None) -> str:
 
 
 def stats_from_json(text: str) -> LoaderStats:
-    """The figures in ``text``, without the fields that a later version adds. Raises: TypeError or KeyError for
-    something else.
-    """
+    """The figures in ``text``, without a later version's fields. Raises: TypeError or KeyError for something else."""
     return _read(LoaderStats, json.loads(text))  # type: ignore[no-any-return]
 
 

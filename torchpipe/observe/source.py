@@ -22,9 +22,7 @@ class NewEvents:
         self._seen: frozenset[Event] = frozenset()
 
     def of(self, stats: LoaderStats) -> list[Event]:
-        """The events of ``stats`` that the figures before did not have. An event that a log has forgotten does not come
-        again.
-        """
+        """The events of ``stats`` that earlier figures did not have. One that a log has forgotten stays away."""
         new = [event for event in stats.events if event not in self._seen]
         self._seen = frozenset(stats.events)
         return new

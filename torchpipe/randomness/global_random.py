@@ -84,9 +84,7 @@ class RandomStates:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> RandomStates:
-        """The states that :meth:`to_dict` described. Raises: ValueError, TypeError and the like for a value that is no
-        such state.
-        """
+        """The states that :meth:`to_dict` described. Raises: ValueError, TypeError and the like for anything else."""
         version, words, gauss = state["python"]
         python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
         random.Random().setstate(python)  # complains of all that would fail when it is put in place

@@ -1,4 +1,4 @@
-"""The kind of a shard: makes bytes of samples, and puts these into files."""
+"""The kind of a shard: encodes samples, and puts them into files."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenShards:
-    """The result of :func:`write_shards`: ``shards`` are all that are whole now, of which ``new`` were written by this
-    call. ``print`` shows it in a sentence.
+    """The result of :func:`write_shards`: ``shards`` are all that are whole now, of which this call wrote ``new``.
+    ``print`` shows it in a sentence.
     """
 
     path: str

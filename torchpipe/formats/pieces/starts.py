@@ -73,9 +73,8 @@ def _joined(starts: Any, keys: Iterable[str | None]) -> Any:
 
 
 def _indexed_samples(path: str, index: Index, size: int) -> Any:
-    """The beginnings of samples by an index. DALI's ``wds2idx``: "v1.2 COUNT", and in a line for each sample ending,
-    position, size and name of each file (no name in v1.1). Megatron-Energon's: the place of each sample, and the end,
-    as uint64.
+    """The samples' beginnings. DALI's ``wds2idx``: "v1.2 COUNT", and in a line for each sample ending, position, size
+    and name of each file (no name in v1.1). Megatron-Energon's: the place of each sample, and the end, as uint64.
     """
     keys: Iterable[str | None] | None = None
     if index.content.startswith(b"v1."):

@@ -93,9 +93,7 @@ class FileReader(IterDataPipe[T]):
         return made_of_files(self, named_files(self.source))
 
     def first_bytes(self, path: str, part: bool) -> tuple[int, int | None]:
-        """The byte at which reading a file begins, or a ``part`` that does not begin at a byte, and the one where it
-        may stop.
-        """
+        """The byte to read first of a file, or of a ``part`` not in bytes, and the one where reading may stop."""
         return self.begins_at, None
 
     @abstractmethod
@@ -348,7 +346,7 @@ class _FileIterator(_RecordsIterator[T]):
 
 
 def _beginning(reader: FileReader[Any], item: object) -> Beginning | None:
-    """The range of bytes with which ``reader`` begins a remote file or piece, ``item``; None for a local file."""
+    """The path and bytes with which ``reader`` begins the item's file or piece; None for a local file."""
     path, span = reader.piece_of(item)
     if not is_remote(path):
         return None

@@ -77,8 +77,7 @@ class Container(IterDataPipe[Any]):
 
     @abstractmethod
     def deal(self, item: Any, number: int, fn: Any, branches: Collection[int]) -> Iterable[tuple[int, Any]]:
-        """Pairs of a branch and a value that item ``number`` of the input gives to it; of ``branches``, which are read.
-        """
+        """Pairs (branch, value) that item ``number`` of the input gives; ``branches`` are read, others are not."""
 
     def hand_out(self, value: Any, waits: bool) -> Any:
         """The item that a branch yields for a value dealt to it, which ``waits`` for another branch, too."""

@@ -216,9 +216,7 @@ class Cacher(OnePerItem[T]):
         return DiskStore(Path(self.path, name), about, self.allow_pickle, self.lease_timeout_s)
 
     def _content(self) -> str:
-        """A description of all that makes its items, looked at once in a process. Raises: TypeError for a part that
-        cannot be seen.
-        """
+        """A description of all that makes its items, made once in a process. Raises: TypeError for an unseen part."""
         if self not in _contents:
             try:
                 _contents[self] = describe_content(self.source, lenient=self.version != "")

@@ -1,3 +1,3 @@
-"""The number of items of a stream: the first ones, again, without end."""
+"""Nodes that set the number of items: the first ones, again, without end."""
 
 __all__: list[str] = []

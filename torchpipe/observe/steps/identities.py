@@ -86,9 +86,7 @@ class Identities:
 
 
 def batched_levels(node: DataPipe) -> int | None:
-    """The number of levels of batches that an item of ``node`` has around its samples: 0 for a sample; None: nobody can
-    tell.
-    """
+    """The number of levels of batches around the samples in an item of ``node``: 0: none; None: nobody can tell."""
     inputs = inputs_of(node)
     if not is_ours(type(node).__module__) or type(node) is UnBatcher:
         return None

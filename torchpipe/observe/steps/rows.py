@@ -113,8 +113,7 @@ def rows_in(item: Any, keep: Sequence[str], levels: int | None) -> list[Any]:
 
 
 def row_of(item: Any, keep: Sequence[str], *, columns: bool = False) -> Any:
-    """The fields that identify a sample: those of ``keep``; else those that name one, or the sample itself if it is
-    plain.
+    """The fields that identify a sample: those of ``keep``; else those that name one, or a plain sample itself.
 
     One field is its value, several are a dict; of ``columns``, a batch that was put together, a list for all samples.
     Raises: LookupError for a field that is not there.

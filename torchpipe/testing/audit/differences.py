@@ -16,9 +16,7 @@ Epochs = Mapping[int, Sequence[Batch]]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The questions that can be asked, since two whole runs agreed in them: the order, the content, which samples, how
-    many.
-    """
+    """The parts in which two whole runs agreed, so that they can be judged: order, content, which samples, how many."""
 
     order: bool = True
     content: bool = True
