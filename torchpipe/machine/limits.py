@@ -11,8 +11,7 @@ _NONE = 1 << 60  # what the first version writes where there is no limit is larg
 
 
 class Limits:
-    """The limits of this process's control groups, of which the tightest counts. ``root``: the folder of their files.
-    """
+    """The limits of this process's control groups, of which the tightest counts. ``root``: their files' folder."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._groups = root / "sys/fs/cgroup"
