@@ -1,4 +1,4 @@
-"""The record of each lane: items arrived, items used, the start of a restart. Pure data, in the main process."""
+"""The record of each lane: items arrived, items used, the position of a restart. Pure data, in the main process."""
 
 from __future__ import annotations
 

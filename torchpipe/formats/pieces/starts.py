@@ -115,8 +115,8 @@ def _keys_at(path: str, positions: Any) -> Iterator[str | None]:
 
 
 def _of_wds2idx(index: Index) -> tuple[Any, list[str | None] | None]:
-    """The ends of samples, and their keys if the index has names. Behind the last file of a sample the next one begins,
-    with all headers that it has.
+    """The borders of samples, 0 and the end included, and their keys if the index has names. Behind the last file of a
+    sample the next one begins, with all headers that it has.
     """
     head, *lines = index.content.splitlines()
     width = 3 if head.startswith(b"v1.1") else 4

@@ -41,7 +41,7 @@ class Blocks(ABC):
 
     @abstractmethod
     def length(self, block: int) -> int | None:
-        """The number of its rows that are handed out; None if that takes reading it, as a filter does."""
+        """The number of a block's rows that are handed out; None if that takes reading it, as a filter does."""
 
     @abstractmethod
     def row_bytes(self, block: int) -> float:
