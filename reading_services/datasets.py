@@ -69,7 +69,7 @@ class DealingWorkers(Supervisor):
 
     @property
     def processes(self) -> list[Any]:
-        """Where the workers run just now, in the order of their numbers."""
+        """The processes or actors of the workers just now, in the order of their numbers."""
         return self._pool.processes()
 
     def begin(
@@ -110,7 +110,7 @@ class DealingWorkers(Supervisor):
 
 
 class TimedReadingService(HostedReadingService):
-    """What hosts the shards of an iterable dataset: with a limit to each wait for an item, in torch's words."""
+    """The host of an iterable dataset's shards: with a limit to each wait for an item, in torch's words."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class TimedReadingService(HostedReadingService):
 
     @property
     def processes(self) -> list[Any]:
-        """Where the workers run just now, in the order of their numbers."""
+        """The processes or actors of the workers just now, in the order of their numbers."""
         return [] if self._pool is None else self._pool.processes()
 
     @property

@@ -196,7 +196,7 @@ class DistributedReadingService(RankedReadingService):
         )
 
     def _length_here(self, num_shards: int) -> int | None:
-        """How many items this rank has in an epoch, delivered or left out; None where that is not known."""
+        """The number of items of an epoch on this rank, delivered or left out; None where it is not known."""
         assert self._datapipe is not None
         if is_estimated(self._datapipe):
             return None
@@ -251,7 +251,7 @@ def _first_item(start: EpochStart, begin: Begin) -> list[Any]:
 
 
 class _Exchange(Exchange):
-    """What ranks tell each other with each block."""
+    """The exchange through the process group: numbers and texts of all ranks."""
 
     def __init__(self, ranks: RankGroup) -> None:
         self.rank = ranks.rank

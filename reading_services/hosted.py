@@ -64,7 +64,7 @@ def device_options(form: str, device: Any, device_prefetch: int, keywords: Devic
 
 
 class HostedReadingService(ShardedReadingService):
-    """What services with workers share: their workers over many epochs, the stages in the main process, figures."""
+    """The base of services with workers: their workers over many epochs, the stages in the main process, figures."""
 
     _wait_s: float | None = None  # the longest wait for an item
     _wants_nodes = False
@@ -151,7 +151,7 @@ class HostedReadingService(ShardedReadingService):
                 self._workplace.forget(image)
 
     def _new_pool(self) -> WorkerPool:
-        """Where workers are started, of what was prepared."""
+        """A pool that starts workers of the prepared images."""
         assert self._images is not None
         (shards, dispatched), root = self._images, self.plan.dispatch
         return self._workplace.open_pool(
@@ -178,10 +178,10 @@ class HostedReadingService(ShardedReadingService):
 
     @property
     def restarts(self) -> int:
-        """How many workers died and were replaced, over the whole life of this service, shutdowns included.
+        """The number of workers that died and were replaced, over the whole life of this service, shutdowns included.
 
-        The logger ``torchpipe`` has a warning for each. One whose death became an error counts if it had other shards
-        that go on. ``max_restarts`` is a limit to this number.
+        The logger ``torchpipe`` has a warning for each. A death that became an error counts if the worker had other
+        shards that go on. ``max_restarts`` is a limit to this number.
         """
         return self._earlier_restarts if self._workers is None else self._workers.restarts
 

@@ -1,4 +1,4 @@
-"""What workers are sent, pickled once, or an error that names what of it cannot be. Runs in the main process."""
+"""The image that workers are sent, pickled once, or an error that names the culprit. Runs in the main process."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def image_of(
     name: Callable[[DataPipe], str] = node_name,
     **others: Any,
 ) -> Image:
-    """What workers are sent: ``make(graphs, *others)``. ``nodes``: those of the graphs, inputs first.
+    """The image that workers are sent: ``make(graphs, *others)``. ``nodes``: those of the graphs, inputs first.
 
     Raises: NotSerializableError, naming the first node, with its attribute, or which of the others cannot be sent
-    ``to`` a worker. ``advice``: what else can be done; ``name``: what a node is called. A LargeGraphWarning names what
-    makes it large.
+    ``to`` a worker. ``advice``: another way; ``name``: a node's name for messages. A LargeGraphWarning names the part
+    that makes it large.
     """
     nodes = list(nodes)
     try:
@@ -62,7 +62,7 @@ def image_of(
 
 
 def _sent_bytes(image: Any) -> int | None:
-    """What each worker is sent; None if nothing is, since it is forked."""
+    """The number of bytes that each worker is sent; None if it is forked and is sent nothing."""
     return len(image) if isinstance(image, bytes) else getattr(image, "sent_bytes", None)
 
 
@@ -117,7 +117,7 @@ class _Input:
 
 
 def _what_fails(named: Iterable[tuple[str, Any]], dump: Callable[[Any], Any]) -> str | None:
-    """Which of the values, or what inside of it, cannot be pickled, and what to do. None if each of them can."""
+    """The value, or the part of one, that cannot be pickled, and the next step. None if each of them can."""
     for name, value in named:
         failure = _failure(value, dump)
         if failure is None:

@@ -33,7 +33,7 @@ _SHARED = (
 
 @dataclass(frozen=True, kw_only=True)
 class RayWorkers(Workplace):
-    """Where a loader's workers run: in Ray actors. ``DataLoader(..., num_workers=8, worker_method=RayWorkers())``.
+    """Ray actors as a loader's workers. ``DataLoader(..., num_workers=8, worker_method=RayWorkers())``.
 
     Args:
         num_cpus: CPUs that each worker asks for (Ray counts them; it does not enforce them).

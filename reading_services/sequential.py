@@ -104,7 +104,7 @@ class SequentialReadingService(ReadingServiceInterface):
         return start
 
     def __getattr__(self, name: str) -> Any:
-        """What the executing service alone has: ``nodes()``, ``worker_pids()``, ``restarts``."""
+        """The attributes of the executing service alone: ``nodes()``, ``worker_pids()``, ``restarts``."""
         if name.startswith("_") or not hasattr(self._executing, name):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}", name=name, obj=self)
         return getattr(self._executing, name)

@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "torchpipe" / "node" / "functional_methods.pyi"
 NAMES = ROOT / "torchpipe" / "public_names.py"
 NAMES_HEADER = '''\
-"""Where each name and node of a package that imports on demand is. Written by ``make stubs``: do not edit."""
+"""The module of each name and node of a package that imports on demand. Written by ``make stubs``: do not edit."""
 
 from __future__ import annotations
 

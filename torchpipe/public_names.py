@@ -1,4 +1,4 @@
-"""Where each name and node of a package that imports on demand is. Written by ``make stubs``: do not edit."""
+"""The module of each name and node of a package that imports on demand. Written by ``make stubs``: do not edit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What stands around the core: packages that only use a loader, and without which the core runs.
+"""The rings around the core: packages that only use a loader, and without which the core runs.
 
-Runs in every process. No module of the core imports a ring, in a function or for a type either: what a loader offers of
+Runs in every process. No module of the core imports a ring, in a function or for a type either: a loader's method for
 one (``loader.watch()``) is a line that asks :func:`from_ring`. ``tests/test_layers.py`` holds that, and
 ``tools/core_alone.sh`` runs the core's tests in a copy from which every ring is deleted.
 """

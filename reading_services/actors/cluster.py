@@ -75,7 +75,7 @@ def _check_reachable(address: str | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ActorRequest:
-    """What each actor asks of the cluster, in Ray's terms."""
+    """The resources that each actor asks the cluster for, in Ray's terms."""
 
     num_cpus: float = 1
     memory: float | None = None
@@ -137,7 +137,7 @@ class ActorRequest:
         return all(labels.get(key) == value for key, value in plain.items())
 
     def missing(self) -> str:
-        """What was asked and what the cluster has, in words, and whether any node could ever host an actor."""
+        """The resources asked for and those of the cluster, as text, and whether any node could ever host an actor."""
         nodes = [node for node in ray.nodes() if node["Alive"]]
         asked = ", ".join(f"{name}: {amount:g}" for name, amount in self._needed().items()) or "nothing"
         if self.label_selector:

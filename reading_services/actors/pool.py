@@ -82,7 +82,7 @@ class ActorPool(WorkerPool):
         weakref.finalize(self, _kill_all, os.getpid(), self._workers).atexit = False
 
     def processes(self) -> list[Hello]:
-        """Where the actors run that have started, in the order of their numbers."""
+        """The processes and nodes of the actors that have started, in the order of their numbers."""
         return [worker.hello for worker in self._in_order() if worker.hello is not None]
 
     def nodes(self) -> dict[str, str]:
@@ -241,7 +241,7 @@ class ActorPool(WorkerPool):
 
 @cache
 def _actor_class(dispatches: bool) -> Any:
-    """As Ray has it: made once, since it ships each that it is given."""
+    """The class as Ray has it: made once, since Ray ships each class that it is given."""
     return ray.remote(concurrency_groups={CONTROL: 1})(DispatchActor if dispatches else ShardActor)
 
 

@@ -1,4 +1,4 @@
-"""What an actor spends its time on: noted by its working thread, read by the other one."""
+"""The progress of an actor, and the parts of its time: noted by its working thread, read by the other one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ActorProgress:
         """Nobody could read it after a death: the driver goes by what it has asked for."""
 
     def making(self, lane: int, index: int, count: int) -> int:
-        """As above; but in an actor that is to be asked for it."""
+        """Announce the item that is about to be made, if it is wanted, and wait until the driver has seen it."""
         if self._to_announce > 0:
             self._to_announce -= 1
             self._seen.clear()
@@ -49,7 +49,7 @@ class ActorProgress:
         return count
 
     def remade(self) -> None:
-        """As above."""
+        """The actor counts no items made again: the driver goes by its requests."""
 
     def idle(self) -> None:
         """Nothing is being made."""

@@ -1,4 +1,4 @@
-"""What actors answer, and how items travel: pickled, with large buffers beside the pickle.
+"""The answers of actors; their items travel pickled, with large buffers beside the pickle.
 
 Ray copies an answer once into shared memory, and between nodes where need be. In the driver it is read-only; the items
 are rebuilt over copies of their own, so that they can be written to.
@@ -94,7 +94,7 @@ class Portion:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What an actor has done so far, and what there is to report; ``at``: an item that it is about to make."""
+    """The work of an actor so far, and its reports for the user; ``at``: an item that it is about to make."""
 
     times: Times
     at: int = -1

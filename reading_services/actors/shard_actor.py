@@ -40,7 +40,7 @@ CONTROL = "control"
 
 
 class ActorBase:
-    """What both kinds of actors have: two threads, notes of their progress, and generations that end."""
+    """The base of both kinds of actors: two threads, notes of their progress, and generations that end."""
 
     def __init__(self, name: str, nodes: int) -> None:
         self._name, self._progress = name, ActorProgress(nodes)
@@ -48,7 +48,7 @@ class ActorBase:
 
     @ray.method(concurrency_group=CONTROL)
     def status(self, measures_nodes: bool, seen: int = -1) -> Status:
-        """What it is at; ``seen``: the item that it was at, as the driver knows."""
+        """The actor's status; ``seen``: the item that it was at, as the driver knows."""
         self._progress.times.wanted = measures_nodes
         self._progress.times.publish()
         return self._progress.status(seen)

@@ -21,7 +21,7 @@ _LOOK_S = 0.2  # whether the items are still wanted
 
 
 class Superseded(BaseException):
-    """What is being produced is not wanted any more: no Exception, so that user code lets it pass."""
+    """The items being produced are not wanted any more: no Exception, so that user code lets it pass."""
 
 
 class ActorSupply(PrefetchingSupply):

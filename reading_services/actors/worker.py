@@ -156,7 +156,7 @@ class ActorWorker:
     # --- what comes of it
 
     def settle(self) -> list[Event]:
-        """What is known of the calls that have come back, in the order in which they were made."""
+        """The events of the calls that have come back, in the order in which the calls were made."""
         events: list[Event] = []
         while not self.gone and self._calls and self._calls[0].future.done():
             call = self._calls.popleft()
@@ -242,12 +242,12 @@ class ActorWorker:
         yield Gone(self, self._end(calls, error, own=not outside))
 
     def _has_lost_its_node(self) -> bool:
-        """Of one that has not said where it is, every node may be the one."""
+        """True if a node on which the actor may run is gone: any node, if the actor has not said where it is."""
         mine = self._nodes if self.hello is None else {self.hello.node_id}
         return not mine <= living_nodes()
 
     def _end(self, calls: list[_Call], error: BaseException, *, own: bool) -> End:
-        """What it was at: it answers in order, and its last answers may be lost, so that it may be two calls further.
+        """The end of the actor: it answers in order, and its last answers may be lost; it may be two calls further.
 
         In doubt that is named; then it is asked for one thing at a time, so that the next death tells more.
         """
@@ -314,7 +314,7 @@ class ActorWorker:
         return singly or any(not lane.done and lane.count < lane.isolate_before for lane in self._lanes.values())
 
     def _limit(self, epoch: StartEpoch, lane: _Lane) -> int:
-        """How many items at most; before ``isolate_before`` a part, so that the next death says which part it is."""
+        """The most items of the next chunk; before ``isolate_before`` a part, so that the next death tells the part."""
         if epoch.isolate_items:
             return 1
         usual = min(lane.credit.limit, 2 * lane.last)
@@ -354,7 +354,7 @@ class ActorWorker:
 
 
 def _cause(error: BaseException) -> str:
-    """How it ended, in a few words: the last line of what Ray says."""
+    """The cause of an actor's end, in a few words: the last line of Ray's text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[-1] if lines else type(error).__name__
     return f"has ended ({type(error).__name__}: {text.partition(' Some common causes')[0][:300]})"

@@ -1,5 +1,4 @@
-"""How many workers should host the shards, and how far they may run ahead: measured, and decided. Runs in the main
-process.
+"""The number of workers that host the shards, and the window of each: measured, and decided. Runs in the main process.
 
 :class:`Tuner` decides from what an interval was like. :class:`Autotune` measures intervals while chunks are pulled.
 
@@ -37,8 +36,8 @@ _REST_S, _MOST_REST_S = 60.0, 1800.0  # after more workers found no room, twice 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """What happened in ``seconds``: the parts of the time that the consumer waited, and that workers (on average) were
-    at work and waited for it; how many cores a worker and this process used; bytes of memory of the largest worker.
+    """The measurements of ``seconds``: the parts of the time that the consumer waited, and that workers (on average)
+    were at work and waited for it; the cores that a worker and this process used; the largest worker's bytes of memory.
     """
 
     seconds: float
@@ -75,7 +74,7 @@ class Tuner:
         self._before = None
 
     def choose(self, now: Choice, seen: Interval, room: int | None = None) -> Choice:
-        """What to go on with: ``now`` itself where all is well. ``room``: more processes cannot be had just now."""
+        """The choice to go on with: ``now`` where all is well. ``room``: more processes cannot be had just now."""
         rate = seen.items / seen.seconds
         before, self._before = self._before, None
         by_memory = max(1, self._memory_bytes // max(1, seen.memory_bytes))
@@ -115,7 +114,7 @@ class Tuner:
 
 
 class Autotune(Policy):
-    """As many workers as are of use, within ``budget`` and ``most``."""
+    """The number of workers that is of use, within ``budget`` and ``most``."""
 
     def __init__(self, budget: Budget, most: int) -> None:
         self._most, self._budget = most, budget.filled()
@@ -124,7 +123,7 @@ class Autotune(Policy):
         self._room, self._rest = most, Rest(_REST_S, _MOST_REST_S)
 
     def first_workers(self, most: int) -> int:
-        """As many as there are cores."""
+        """The number of cores, at most ``most``."""
         return max(1, min(most, int(self._budget.cores or 1)))
 
     def fewest_workers(self, most: int) -> int:
@@ -137,7 +136,7 @@ class Autotune(Policy):
         self._interval = _Measured(now)
 
     def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
-        """What was measured before says nothing of this one."""
+        """Begin a new interval: earlier measurements say nothing of this epoch."""
         self._interval = _Measured(now)
         return None
 
@@ -169,7 +168,7 @@ class Autotune(Policy):
 
 
 class _Measured:
-    """What was measured since an interval began; without ``counters``, it is not one to go by."""
+    """The measurements since an interval began; without ``counters``, it is not one to go by."""
 
     def __init__(self, now: float) -> None:
         self.begun = now
@@ -179,7 +178,7 @@ class _Measured:
         self.items = self.chunks = 0
 
     def until(self, now: float, counters: dict[int, WorkerCounters]) -> Interval | None:
-        """What it was like; None if workers have come or gone meanwhile, or no counters were read when it began."""
+        """The interval until ``now``; None if workers have come or gone, or it began without counters."""
         before, seconds = self.counters, now - self.begun
         if {number: item.pid for number, item in before.items()} != {
             number: item.pid for number, item in counters.items()

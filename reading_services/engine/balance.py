@@ -1,5 +1,5 @@
-"""Which worker hosts which shards: by how fast each worker has turned out to be, and whether it has started at all.
-Runs in the main process.
+"""The division of shards among workers, by the speed of each worker, and whether it has started at all. Runs in the
+main process.
 
 The stream takes from the shards in turn, so it is as fast as the slowest shard. Shards that a slow worker hosts beside
 others are moved to faster ones; those of a worker that has not started (its resources are in use, its node is gone) to
@@ -26,7 +26,7 @@ _MOST_REST_S = 60.0  # after shards were moved, twice as long each time: speeds 
 
 
 def apportion(shards: int, speeds: Mapping[int, float]) -> dict[int, int]:
-    """How many of ``shards`` each worker gets, so that the one that takes longest takes as little as possible."""
+    """The number of ``shards`` for each worker, so that the one that takes longest takes as little as possible."""
     counts = dict.fromkeys(sorted(speeds), 0)
     for _ in range(shards):
         number = min(counts, key=lambda item: (counts[item] + 1) / speeds[item])
@@ -57,7 +57,7 @@ class Balance(Policy):
         self._counters: dict[int, WorkerCounters] = {}
 
     def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
-        """What was measured under way is of the epoch before; speeds stay. Nothing has begun: moves are free."""
+        """Forget the counters of the epoch before; speeds stay. Nothing has begun: moves are free."""
         self._looked_at = self._unready_since = now
         self._counters = {}
         hosts, ready = hosting.hosts(all_shards=True), hosting.ready()
@@ -126,6 +126,6 @@ class Balance(Policy):
 
 
 def _slowest(hosts: Collection[int], speeds: Mapping[int, float]) -> float:
-    """How long the worker takes that takes longest, for one item of each shard, in seconds."""
+    """The time that the slowest worker takes for one item of each of its shards, in seconds."""
     counts = Counter(hosts)
     return max(count / speeds[number] for number, count in counts.items())

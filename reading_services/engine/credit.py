@@ -1,4 +1,4 @@
-"""How far a lane may run ahead of the consumer, and how many items its next chunk may hold. Decisions alone.
+"""The distance that a lane may run ahead of the consumer, and the number of items of its next chunk. Decisions alone.
 
 Runs where chunks are made or asked for: in a worker process, and for an actor in the main process.
 """
@@ -15,7 +15,7 @@ _QUICK_CHUNKS = 10  # of items that are dealt, small and quickly made: so many c
 
 @dataclass(frozen=True)
 class ChunkSize:
-    """What a chunk of small items may hold: bytes in all, bytes of its pickle, items."""
+    """The limits of a chunk of small items: bytes in all, bytes of its pickle, items."""
 
     nbytes: int
     pickle_bytes: int
@@ -24,7 +24,7 @@ class ChunkSize:
 
 @dataclass(slots=True)
 class Credit:
-    """Of a lane. ``ahead`` has the sizes in bytes of the chunks that the consumer has not used up."""
+    """The credit of a lane. ``ahead`` has the sizes in bytes of the chunks that the consumer has not used up."""
 
     ahead: deque[int]
     limit: int = 1  # items of a chunk; the first is sent at once

@@ -64,7 +64,7 @@ class Crew:
         return self._open[number]
 
     def __iter__(self) -> Iterator[Worker]:
-        """Those that are open, in the order of their numbers. Any thread: another one may replace some meanwhile."""
+        """The open workers, in the order of their numbers. Any thread: another one may replace some meanwhile."""
         return iter(sorted(self._open.values(), key=lambda worker: worker.number))
 
     def is_ready(self, number: int) -> bool:
@@ -76,8 +76,8 @@ class Crew:
         return number in self._plans
 
     def waits_s(self) -> list[float]:
-        """How long it is until each plan that is not due yet. For one that is due, a worker is being started, and an
-        event will say that it is ready.
+        """The seconds until each plan that is not due yet. For one that is due, a worker is being started, and an event
+        will say that it is ready.
         """
         now = self.clock()
         return [plan.start_at - now for plan in self._plans.values() if plan.start_at > now]
@@ -275,7 +275,7 @@ class Crew:
                 del counted[number]
 
     def late_error(self, worker: Worker) -> Exception:
-        """What one that is late waits for."""
+        """The error of a worker that is late."""
         return self._pool.late_error(worker)
 
     # --- who begins what

@@ -1,4 +1,4 @@
-"""What the user is told of a worker that has ended: a line for the log, and the error if it is no accident.
+"""The texts about a worker that has ended: a line for the log, and the error if it is no accident.
 
 Runs in the main process.
 """
@@ -31,7 +31,7 @@ class Death:
         return f"{self.name}{pid} {self.end.cause} while {self._doing()}"
 
     def consequence(self, decision: Decision, max_deaths: int, restarts: int) -> str:
-        """What is done now, for the log."""
+        """The next step, for the log."""
         if not decision.deaths:
             often = "" if restarts < 10 else f" ({restarts} so far: max_restarts= limits them)"
             return f"restarting it at its last position; no {self._unit} is to blame{often}"

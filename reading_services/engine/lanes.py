@@ -21,7 +21,7 @@ __all__ = ["Lanes"]
 
 
 class Lanes:
-    """Those of the present ``epoch`` (None: there is none), and who hosts the shards, which is kept between epochs.
+    """The lanes of the present ``epoch`` (None: there is none), and the hosts of shards, which are kept between epochs.
 
     ``dispatch_branch``: the branch that dispatched items go to; -1: there are none.
     """
@@ -77,7 +77,7 @@ class Lanes:
         return self._ledgers[lane]
 
     def ledgers(self) -> list[ShardLedger]:
-        """Those of all lanes. Any thread."""
+        """The ledgers of all lanes. Any thread."""
         return list(self._ledgers.values())
 
     def wanted(self, lane: int, generation: int) -> ShardLedger | None:
@@ -169,7 +169,7 @@ class Lanes:
                 ledger.since = self.generation
 
     def start_of(self, number: int, kept: Collection[int], *, isolate_items: bool) -> tuple[StartEpoch, list[Deal]]:
-        """What a worker begins, and what is dealt to it before: it may have to go on after some of that."""
+        """The start of a worker, and the entries dealt to it before: it may have to go on after some of those."""
         assert self.epoch is not None
         going_on = [item for item in self.of_worker(number) if not item.over]
         begins = [item for item in going_on if item.lane not in kept]
@@ -192,7 +192,7 @@ class Lanes:
         return start, deals
 
     def dispatcher_start(self, *, isolate_items: bool) -> StartDispatch:
-        """What the dispatcher begins: at the newest mark that serves all the shards that go on."""
+        """The start of the dispatcher: at the newest mark that serves all the shards that go on."""
         assert self.epoch is not None
         ledgers = self._ledgers.values()
         going_on = [item for item in ledgers if item.branch == self._dispatch_branch and not item.over]

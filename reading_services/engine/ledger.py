@@ -1,5 +1,4 @@
-"""What is known of each lane: what has arrived, what was used, where a restart must begin. Pure data, in
-the main process."""
+"""The record of each lane: items arrived, items used, the position of a restart. Pure data, in the main process."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ __all__ = ["LaneEntries", "ShardLedger"]
 
 @dataclass(slots=True)
 class LaneEntries:
-    """What was dealt to a lane, an entry for each item, as far as it may have to be dealt again.
+    """The entries dealt to a lane, one for each item, as far as they may have to be dealt again.
 
     ``stateless``: an item depends on its entry alone, so that nothing before it is ever needed.
     """
@@ -93,7 +92,7 @@ class ShardLedger:
 
     @property
     def outstanding(self) -> int:
-        """How many entries have been dealt whose items have not arrived."""
+        """The number of entries dealt whose items have not arrived."""
         entries = self.entries
         return 0 if entries is None else entries.first + len(entries.waiting) - self.count
 
@@ -110,7 +109,7 @@ class ShardLedger:
         return self.arrived.popleft()
 
     def restart(self) -> ShardStart:
-        """How a new worker has to go on with this shard: after what has arrived, with what is left of the window."""
+        """The start of this shard in a new worker: after the last item that has arrived, with the window's rest."""
         self.reports.clear()
         return ShardStart(
             lane=self.lane,

@@ -1,4 +1,4 @@
-"""What the engine tells a worker, and what a worker reports: data, no callables. Used in both.
+"""The messages between the engine and a worker: data, no callables. Used in both.
 
 ::
 
@@ -10,8 +10,8 @@
       | <--- a chunk ------------ |   items of one lane, as long as the window allows it
       | <--- Report ------------- |   a warning, an item that was left out, a backlog
 
-``generation`` numbers the beginnings; what belongs to one before a lane's last is ignored on both sides. A ``lane`` is
-one shard of one branch of the graph (see ``torchpipe.execution.merge``).
+``generation`` numbers the beginnings; messages of one before a lane's last are ignored on both sides. A ``lane`` is one
+shard of one branch of the graph (see ``torchpipe.execution.merge``).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class StartDispatch(Epoch, Message):
 
 
 class Report(Message):
-    """What the user is to know, of whatever epoch."""
+    """A report for the user, of whatever epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which policies a service's workers have. Runs in the main process."""
+"""The policies of a service's workers. Runs in the main process."""
 
 from __future__ import annotations
 

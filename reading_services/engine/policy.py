@@ -1,4 +1,4 @@
-"""What a policy is: it says, before something is pulled, how many workers host the shards, and which hosts which.
+"""A policy says, before something is pulled, how many workers host the shards, and which hosts which.
 
 The supervisor asks, under its lock, and does it. A policy decides from what it sees in :class:`Hosting`, and does
 nothing itself.
@@ -17,7 +17,7 @@ __all__ = ["Change", "Hosting", "Policy", "Rest"]
 
 
 class Hosting(Protocol):
-    """What a policy sees of the supervisor."""
+    """The supervisor as a policy sees it."""
 
     @property
     def num_workers(self) -> int: ...
@@ -34,7 +34,7 @@ class Hosting(Protocol):
         """The numbers of the workers that host shards and can begin."""
 
     def counters(self) -> dict[int, WorkerCounters]:
-        """What each worker that hosts shards has done so far, by number."""
+        """The counters so far of each worker that hosts shards, by number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Change:
 
 
 class Rest:
-    """How long a policy leaves alone what it has tried: ``first_s``, twice as long each time, ``most_s`` at most."""
+    """The time for which a policy leaves a step alone: ``first_s``, twice as long each time, ``most_s`` at most."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._next_s, self._most_s, self.until = first_s, most_s, 0.0
@@ -70,7 +70,7 @@ class Policy:
         return most
 
     def fewest_workers(self, most: int) -> int:
-        """What the user has asked for. More than that are this policy's wish: those that find no room are let go of."""
+        """The number that the user has asked for. More are this policy's wish: those without room are let go of."""
         return most
 
     def refused(self, workers: int, now: float) -> None:

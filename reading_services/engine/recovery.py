@@ -1,5 +1,5 @@
-"""What to do after a worker has ended: open it anew, when, or give up. Decisions alone: no I/O, no clock. Runs in
-the main process.
+"""The decision after a worker has ended: open it anew, when, or give up. Decisions alone: no I/O, no clock. Runs in the
+main process.
 
 The rule:
 
@@ -37,7 +37,7 @@ class Decision:
 
 
 SPENT = Decision(deaths=0, give_up=True, exhausted=True)
-"""Of any death, when as many workers have been replaced as may be."""
+"""The decision on any death, when as many workers have been replaced as may be."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def _overlap(one: range, other: range) -> bool:
 
 
 def restart_delay_s(deaths: int) -> float:
-    """How long to wait with a worker that has died ``deaths`` times where it got nowhere, in seconds.
+    """The wait, in seconds, before a worker starts again that has died ``deaths`` times where it got nowhere.
 
-    What ends it (memory that runs out, a disk that is away) gets time to pass.
+    The cause (memory that runs out, a disk that is away) gets time to pass.
     """
     return 0.0 if deaths <= 1 else min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(deaths - 2, 30))

@@ -1,4 +1,4 @@
-"""How many workers host the shards, and which hosts which: does what policies wish for, and what users say.
+"""The staffing of shards: how many workers host them, and which hosts which, as policies wish and users say.
 
 Runs in the main process, under the supervisor's lock, between two pulls. A wish that cannot be met is taken back:
 all is as it was, and the policy is told.

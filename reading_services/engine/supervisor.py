@@ -78,17 +78,17 @@ class Supervisor:
 
     @property
     def num_workers(self) -> int:
-        """How many workers host the shards just now."""
+        """The number of workers that host the shards just now."""
         return self._lanes.num_workers
 
     @property
     def limits(self) -> WorkerLimits:
-        """How far workers run ahead just now, and what is done about those that die."""
+        """The limits on how far workers run ahead just now, and on their deaths."""
         return self._lanes.limits
 
     @property
     def restarts(self) -> int:
-        """How many workers have been replaced."""
+        """The number of workers that have been replaced."""
         return self._crew.restarts
 
     @property
@@ -116,12 +116,12 @@ class Supervisor:
             return self._lanes.hosts(all_shards=all_shards)
 
     def counters(self) -> dict[int, WorkerCounters]:
-        """What each worker that hosts shards has done so far, by number."""
+        """The counters so far of each worker that hosts shards, by number."""
         workers = [worker for worker in self._crew if worker.number != DISPATCHER]
         return {worker.number: counters for worker in workers if (counters := worker.counters()) is not None}
 
     def figures(self) -> ServiceFigures:
-        """What the workers have done in this epoch, or in the last one. Any thread."""
+        """The figures of the workers in this epoch, or in the last one. Any thread."""
         if self._lanes.epoch is None:
             return self._stats.figures
         figures = self._stats.read(self._crew, self._lanes.ledgers(), self._lanes.worker_of)
@@ -216,7 +216,7 @@ class Supervisor:
                 self._crew[number].deal(Deal.of(self._lanes.generation, lane, entries, over))
 
     def outstanding(self, lane: int) -> int:
-        """How many entries have been dealt to ``lane`` whose items have not arrived."""
+        """The number of entries dealt to ``lane`` whose items have not arrived."""
         return self._lanes[lane].outstanding
 
     def pull_any(
@@ -285,7 +285,7 @@ class Supervisor:
                     self._wait(left_s)
 
     def _remade_by(self, awaited: Collection[int]) -> list[int]:
-        """How many items each of these workers has made again."""
+        """The number of items that each of these workers has made again."""
         found = [worker.counters() for worker in self._crew if worker.number in awaited]
         return [counters.remade for counters in found if counters is not None]
 

@@ -1,5 +1,4 @@
-"""What workers have done in an epoch, those that have ended in it included. Nobody is asked. Runs in the main
-process."""
+"""The figures of workers in an epoch, ended workers included. Nobody is asked. Runs in the main process."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def _category(name: str) -> type[Warning]:
 
 
 class WorkerStats:
-    """Of the epoch that has begun last. ``figures`` are those of its end, once it is over."""
+    """The statistics of the epoch that began last. ``figures`` are those of its end, once it is over."""
 
     def __init__(self) -> None:
         self._before: dict[int, WorkerCounters] = {}  # what they had done when the epoch began
@@ -72,7 +71,7 @@ class WorkerStats:
     def read(
         self, workers: Iterable[Worker], ledgers: Iterable[ShardLedger], worker_of: Callable[[int], int]
     ) -> ServiceFigures:
-        """What they have done in this epoch so far."""
+        """The figures of the workers in this epoch so far."""
         of_worker: dict[int, list[ShardLedger]] = {}
         for ledger in ledgers:
             of_worker.setdefault(worker_of(ledger.shard), []).append(ledger)
@@ -142,7 +141,7 @@ class WorkerStats:
         )
 
     def _since(self, number: int, counters: WorkerCounters) -> WorkerCounters:
-        """What was done after the epoch began, by those before it as well."""
+        """The counters of a worker's number since the epoch began, its predecessors' included."""
         since = counters.since(self._before.get(number))
         if number in self._ended:
             since.add(self._ended[number])

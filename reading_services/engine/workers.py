@@ -62,7 +62,7 @@ class Worker(Protocol):
         """Stop producing."""
 
     def counters(self) -> WorkerCounters | None:
-        """What it has done so far. Asks nobody; None if that is not known."""
+        """The worker's counters so far. Asks nobody; None if they are not known."""
 
 
 class WorkerPool(ABC):
@@ -82,7 +82,7 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> list[Event]:
-        """What has happened; waits for it. Events of one worker are in their order."""
+        """Wait for events, and return them. Events of one worker are in their order."""
 
     @abstractmethod
     def drop(self, worker: Worker) -> None:
@@ -90,10 +90,10 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def pending(self, worker: Worker) -> list[Event]:
-        """What is known of a worker already, without a wait. The last event is :class:`Gone` if it has ended."""
+        """The events of a worker that are known already, without a wait. The last is :class:`Gone` if it has ended."""
 
     def late_error(self, worker: Worker) -> Exception:
-        """Of a worker of which :class:`Late` has come: what it waits for, as an error that says what to do."""
+        """The error for a worker of which :class:`Late` has come: what it waits for, and what to do."""
         return TimeoutError(f"{worker.name} has not started in time")
 
     @abstractmethod
@@ -109,7 +109,7 @@ class WorkerPool(ABC):
         """End all workers. Idempotent."""
 
     def processes(self) -> list[Any]:
-        """Where workers run just now, in the order of their numbers: each has a ``pid``."""
+        """The processes or actors of workers just now, in the order of their numbers: each has a ``pid``."""
         return []
 
     def pids(self) -> list[int]:
@@ -119,17 +119,17 @@ class WorkerPool(ABC):
 
 @dataclass(frozen=True)
 class Section:
-    """What a worker runs: the image of a part of the graph, and its nodes' names by the numbers that it notes."""
+    """The work of a worker: the image of a part of the graph, and its nodes' names by the numbers that it notes."""
 
     image: Any
     node_names: Mapping[int, str]
 
 
 class Workplace(ABC):
-    """Where workers run, as the user says: a small frozen object, of which pools of them are made.
+    """The kind of workers that the user asks for: a small frozen object that opens pools of them.
 
-    ``method``: how they start, in a word; ``worker``: what one is called; ``kind``: what its dispatcher is.
-    ``balances``: shards move to quicker workers. ``advice``: what else can be done where a graph cannot be sent.
+    ``method``: how they start, in a word; ``worker``: the name of one; ``kind``: that of its dispatcher. ``balances``:
+    shards move to quicker workers. ``advice``: another way where a graph cannot be sent.
     """
 
     method: str
@@ -180,10 +180,10 @@ class Arrival(Chunk):
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How a worker ended, and what it was at.
+    """The end of a worker, and the items that it was at.
 
     ``own``: it brought about its end, by an exit or a crash; otherwise somebody else may have ended it. ``lane`` and
-    ``items`` are what it was making, or on its way to (``begun`` False); lane -1: nothing. Items that were begun
+    ``items`` are those that it was making, or on its way to (``begun`` False); lane -1: none. Items that were begun
     together are given together: one of them may be to blame. ``node``: the one at work, if that is known.
     ``timed_out``: it was killed here, since it made no progress within the timeout.
     """
@@ -201,7 +201,7 @@ class End:
 
 @dataclass
 class WorkerCounters:
-    """What a worker has done since it was opened; ``nodes`` is empty where nodes are not timed."""
+    """The counters of a worker since it was opened; ``nodes`` is empty where nodes are not timed."""
 
     times: Times
     nodes: list[Figures] = field(default_factory=list)
@@ -214,7 +214,7 @@ class WorkerCounters:
         return copied
 
     def since(self, before: WorkerCounters | None) -> WorkerCounters:
-        """What was done after ``before`` was read, or in all if that is None."""
+        """The difference since ``before`` was read, or everything if that is None."""
         since = self.copy()
         if before is not None:
             since.add(before, -1)

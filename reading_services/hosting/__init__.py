@@ -1,3 +1,3 @@
-"""What runs inside a worker of any kind: shards, the dispatched part, and what of their items can be sent."""
+"""The inside of a worker of any kind: shards, the dispatched part, and the items that can be sent."""
 
 __all__: list[str] = []

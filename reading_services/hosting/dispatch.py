@@ -29,7 +29,7 @@ _FIRST_REPORT_ITEMS = 256  # fewer may wait for a shard without anybody being to
 
 @dataclass(slots=True)
 class Portion:
-    """What a shard gets: items and marks in their order; ``over``: nothing after them, because of ``error`` if any."""
+    """A shard's next items and marks in their order; ``over``: nothing after them, because of ``error`` if any."""
 
     entries: list[Entry]
     over: bool
@@ -51,7 +51,7 @@ class DispatchHost:
         self._images = Images()
 
     def take_reports(self) -> list[Report]:
-        """What there is to tell the user, once."""
+        """The reports for the user, each once."""
         return self._reports.take()
 
     def begin(self, start: StartDispatch) -> None:
@@ -83,7 +83,7 @@ class DispatchHost:
         return source is not None and (source.over or any(isinstance(entry, tuple) for entry in source.waiting(shard)))
 
     def waiting(self, shard: int) -> deque[Entry]:
-        """What there is for a shard that has not been taken."""
+        """The entries of a shard that have not been taken."""
         return deque() if self._source is None else self._source.waiting(shard)
 
     @property
@@ -108,7 +108,7 @@ class DispatchHost:
         return len(chunk.items)
 
     def take(self, shard: int, items: int) -> Portion:
-        """Of what there is for a shard, up to so many items and the marks around them."""
+        """The next entries of a shard: up to so many items and the marks around them."""
         source = self._source
         assert source is not None
         entries = source.take_ready(shard, items)

@@ -1,5 +1,5 @@
-"""What a worker has been dealt by the engine and has not made items of yet. Nothing waits here: a lane without an entry
-is not asked for an item.
+"""The entries that the engine has dealt to a worker, whose items are not made yet. Nothing waits here: a lane without
+an entry is not asked for an item.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EntrySupply(Supply):
             del self._entries[lane]
 
     def left(self, lane: int) -> int:
-        """How many items can be asked for, or be found not to exist."""
+        """The number of items that can be asked for, or be found not to exist."""
         return len(self._entries.get(lane, ())) or int(lane in self._over)
 
     def take(self, shard: int) -> Entry | None:

@@ -39,7 +39,7 @@ class AutogradTensorError(TypeError):
 
 
 def reduce_sendable(tensor: torch.Tensor) -> Any:
-    """How a tensor is pickled: a plain one as its bytes, which may go out of band. Raises: TypeError, see above."""
+    """Reduce a tensor for a pickle: a plain one to its bytes, perhaps out of band. Raises: TypeError, see above."""
     if tensor.grad_fn is not None:
         raise AutogradTensorError(
             f"a tensor of shape {tuple(tensor.shape)} belongs to an autograd graph ({type(tensor.grad_fn).__name__}), "
@@ -131,7 +131,7 @@ class Images:
 
 
 def _image_of_code(item: Any) -> Any:
-    """Of what holds classes and functions made inside a function; the item itself if nobody can send it."""
+    """The image of an item that holds local classes or functions; the item itself if nobody can send it."""
     file = io.BytesIO()
     try:
         CloudPickler(file, protocol=5).dump(item)

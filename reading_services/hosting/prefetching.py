@@ -17,7 +17,7 @@ _PREFETCH_BYTES = 1 << 20  # of small items, more are asked for at a time than t
 
 
 class ShardQueue:
-    """What a shard has of its dispatched items."""
+    """The dispatched items of a shard."""
 
     def __init__(self, window: int) -> None:
         self.ready: deque[Entry] = deque()
@@ -74,7 +74,7 @@ class PrefetchingSupply(Supply):
     def _arrived(
         self, queue: ShardQueue, entries: Sequence[Entry], nbytes: int, *, over: bool, error: BaseException | None
     ) -> None:
-        """What was asked for has come; ``over``: nothing comes after it, because of ``error`` if there is one."""
+        """The requested entries have come; ``over``: nothing comes after them, because of ``error`` if there is one."""
         queue.request = None
         queue.ready.extend(entries)
         queue.items += sum(isinstance(entry, tuple) for entry in entries)

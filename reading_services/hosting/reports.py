@@ -1,7 +1,7 @@
-"""What a worker has for the user to know, until the main process is told.
+"""The reports of a worker for the user, until the main process is told.
 
-It is told with the chunk that is made next. So what ``on_error`` leaves out is told with the chunk that it is missing
-from: what is made again, after a death, a move or for a resume, is then not told again.
+It is told with the chunk that is made next. So an item that ``on_error`` leaves out is told with the chunk that it is
+missing from: where items are made again, after a death, a move or for a resume, it is then not told again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Reports"]
 
 
 class Reports:
-    """Those of the chunk that is being made."""
+    """The reports of the chunk that is being made."""
 
     def __init__(self) -> None:
         self._waiting: list[Report] = []

@@ -36,11 +36,11 @@ class ProgressNote(Protocol):
         """Nothing is being made."""
 
     def trace(self, *, note_steps: bool) -> Trace | None:
-        """What sees each node at work: with ``note_steps`` to name a culprit; else to time nodes, if that is wanted."""
+        """The trace of each node at work: with ``note_steps`` to name a culprit; else to time nodes, if wanted."""
 
 
 class Supply(DispatchSupply):
-    """What comes from elsewhere for the shards of a worker."""
+    """The supply of dispatched items, or entries, for the shards of a worker."""
 
     def check(self) -> None:
         """Raises: whatever says that the items are not wanted any more."""
@@ -88,11 +88,11 @@ class ShardHost:
 
     @property
     def lanes(self) -> list[int]:
-        """Those that produce."""
+        """The lanes that produce."""
         return list(self._lanes)
 
     def take_reports(self) -> list[Report]:
-        """What there is to tell the user, once."""
+        """The reports for the user, each once."""
         return self._reports.take(0 if self.epoch is None else self.epoch.generation)
 
     def begin(self, start: StartEpoch, supply: Supply | None) -> None:

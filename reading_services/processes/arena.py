@@ -67,7 +67,7 @@ class Arena(SharedFile):
 
 
 def _make_large(fd: int) -> None:
-    """As large as it may be: nothing of it takes memory yet. Raises: OSError."""
+    """Make the file as large as it may be: nothing of it takes memory yet. Raises: OSError."""
     for size_bytes in _SIZES_BYTES:
         try:
             os.ftruncate(fd, size_bytes)
@@ -191,7 +191,7 @@ class SlotWriter:
 
 
 class _View(_Lease):
-    """What a reader has handed out of a slot."""
+    """A lease of a slot that a reader has handed out."""
 
     def __init__(self, index: int, owner: Any, released: Callable[[Any], None]) -> None:
         super().__init__(owner, released)
@@ -213,7 +213,7 @@ class SlotReader:
 
     @property
     def held(self) -> int:
-        """How many slots have been opened and not let go of, by this process and those that were forked."""
+        """The number of slots that have been opened and not let go of, by this process and those that were forked."""
         return len(self._opened) + len(self._retired)
 
     def opened(self, *indices: int) -> None:

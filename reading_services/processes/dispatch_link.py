@@ -30,10 +30,10 @@ _GREETING = b"a"  # comes first, with the descriptor of the arena, if there is o
 
 
 class Superseded(BaseException):
-    """What is being produced is not wanted any more; ``frame`` says what is. None: the main process is gone.
+    """The items being produced are not wanted any more; ``frame`` says which are. None: the main process is gone.
 
-    No Exception, so that user code that catches those lets it pass. Nor does anything depend on its arrival: a bare
-    ``except:`` of the user's may swallow it, and what is then produced is thrown away (``RemoteSupply.check``).
+    No Exception, so that user code that catches exceptions lets it pass. Nor does anything depend on its arrival: a
+    bare ``except:`` of the user's may swallow it, and the items then produced are thrown away (``RemoteSupply.check``).
     """
 
     def __init__(self, frame: Frame | None) -> None:
@@ -122,7 +122,7 @@ class RemoteSupply(PrefetchingSupply):
         self._ask_for_all()
 
     def take_grants(self) -> list[Grant]:
-        """Those that came while an item was awaited, once."""
+        """The grants that came while an item was awaited, each once."""
         grants, self._grants = self._grants, []
         return grants
 

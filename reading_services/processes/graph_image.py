@@ -24,7 +24,7 @@ _SHARED_BYTES = 64 << 10  # what is smaller is pickled with the rest
 
 
 class GraphImage:
-    """What :meth:`of` was given, again and again: each :meth:`load` makes new objects. Passed on as an argument."""
+    """The image of the parts given to :meth:`of`: each :meth:`load` makes new objects. Passed on as an argument."""
 
     def __init__(
         self, body: bytes, positions: Spans = (), fd: int = -1, inherited: Any = None, passing: Sequence[Any] = ()
@@ -38,7 +38,7 @@ class GraphImage:
 
     @property
     def sent_bytes(self) -> int | None:
-        """What each process has of it for itself, but for what it maps; None if nothing is sent."""
+        """The bytes that each process has for itself, without those that it maps; None if nothing is sent."""
         if self._inherited is not None:
             return None
         return self._positions[0][1] if self._positions else len(self._body)

@@ -1,4 +1,4 @@
-"""How a worker notices that the main process is gone, and shows that it is alive itself. Runs in workers.
+"""A worker's watch on the main process, and the signs that the worker is alive itself. Runs in workers.
 
 Owner: one daemon thread for each worker, for its whole life. Its wait ends when the main process does, and then so does
 the worker, at once and without clean-up: there is nobody left to clean up for.

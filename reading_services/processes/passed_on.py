@@ -1,4 +1,4 @@
-"""What a process is given only while it is being started: multiprocessing's locks, values and queues, shared tensors.
+"""The objects that a process is given only at its start: multiprocessing's locks, values and queues, shared tensors.
 
 Made in the main process, loaded in workers and the dispatcher. Such things cannot be pickled ahead, since both sides
 are to share the very same one; multiprocessing pickles them while it starts a process, and at no other time. So a

@@ -1,4 +1,4 @@
-"""How the items of a message travel: within the message, or in a slot of the sender's arena, read in place.
+"""The way of a message's items: within the message, or in a slot of the sender's arena, read in place.
 
 Runs in every process of the runtime.
 
@@ -7,7 +7,7 @@ A small block is the message's payload. A large one goes into a slot; if there i
 after all: that is slower, and always possible.
 
 Buffers that were made in a slot (:meth:`Packer.memory`) stay there and are not part of the block, unless the sender
-still has something that looks into them: what arrives belongs to the receiver alone.
+still has something that looks into them: the items that arrive belong to the receiver alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Packer:
         self._warned_short = False
 
     def take_notices(self) -> list[Notice]:
-        """What the user is to be told if a slot was needed and could not be had, once."""
+        """The notice for the user if a slot was needed and could not be had, once."""
         shortage = None if self._slots is None else self._slots.shortage
         if shortage is None or self._warned_short:
             return []
@@ -86,7 +86,7 @@ class Packer:
         return replace(layout, slot=slot.index, offset=slot.offset, capacity=len(slot.memory)), b""
 
     def _find(self, buffers: list[memoryview]) -> dict[int, tuple[Reservation, int]]:
-        """Which buffers, by number, were made in a slot: (its reservation, where in it).
+        """The buffers, by number, that were made in a slot: (its reservation, where in it).
 
         Each is replaced by the same part of the slot, which keeps no item alive.
         """

@@ -202,7 +202,7 @@ class ProcessPool(WorkerPool):
                 _watch_outbox(self._selector, worker)
 
     def _events_of(self, worker: ProcessWorker, *, ended: bool) -> list[Event]:
-        """What it has sent whole, and its end. What one that has ended had sent is as good as any."""
+        """The events that a worker has sent whole, and its end. Those of an ended worker are as good as any."""
         if worker.ignored:
             return []
         events: list[Event] = []

@@ -211,7 +211,7 @@ class ProcessWorker:
         self._silent_s = 0.0
 
     def examine(self) -> End:
-        """How the process ended, and what it was at. One that has closed its connection and lives on is killed."""
+        """The end of the process, and its work then. One that has closed its connection and lives on is killed."""
         lane, index, count, node, begun = (
             self.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE, Field.BEGUN)
         )
@@ -232,7 +232,7 @@ class ProcessWorker:
         )
 
     def _exitcode(self) -> int | None:
-        """As multiprocessing says it. None if it lives, or only whoever waited for it knows."""
+        """The exit code as multiprocessing has it. None while the process lives, or if only another waiter knows."""
         if self.process is None or not self.wait_end(0):
             return None
         self.process.join(_REAP_S)

@@ -23,8 +23,8 @@ _FROM_WITHIN = frozenset(
 
 
 def handled_signals() -> tuple[int, ...]:
-    """Those from outside that a function of the user's handles: they may go to the whole group, and are not meant for
-    workers. (SLURM's USR1 before a job ends, say, at which that function saves a checkpoint.)
+    """The signals from outside that a function of the user's handles: they may go to the whole group, and are not meant
+    for workers. (SLURM's USR1 before a job ends, say, at which that function saves a checkpoint.)
     """
     own = {signal.SIGINT, signal.SIGTERM, *_FROM_WITHIN}
     return tuple(number for number in signal.valid_signals() - own if callable(signal.getsignal(number)))

@@ -1,4 +1,4 @@
-"""Which way processes are started, and what a forkserver has imported before it is asked for the first one.
+"""The way processes are started, and the modules that a forkserver imports before it is asked for the first process.
 
 Runs in the main process.
 """

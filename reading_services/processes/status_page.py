@@ -114,7 +114,7 @@ class StatusPage(SharedFile):
             self._fields[_BEGUN] = time.monotonic_ns() if begun else 0
 
     def trace(self, *, note_steps: bool) -> Trace | None:
-        """What sees each node at work: with ``note_steps`` to name a culprit; else to time nodes, if that is wanted."""
+        """The trace of each node at work: with ``note_steps`` to name a culprit; else to time nodes, if wanted."""
         if note_steps:
             return PageTrace(self)
         return Tracing(self.sheet) if self.times.wanted else None

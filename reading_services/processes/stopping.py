@@ -1,4 +1,4 @@
-"""How processes are ended: from asking them to killing them. Runs in the main process.
+"""The steps that end processes: from asking them to killing them. Runs in the main process.
 
 Each rung is bounded, so that the whole of it takes 5 s at most.
 """

@@ -1,4 +1,4 @@
-"""What processes say to each other besides what the engine says: data, no callables.
+"""The messages between processes besides the engine's: data, no callables.
 
 ::
 
@@ -38,7 +38,7 @@ class Placed:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the items of a message are: ``sizes`` in bytes of the pickle and of the buffers that it refers to.
+    """The layout of a message's items: ``sizes`` in bytes of the pickle and of the buffers that it refers to.
 
     But for those that are ``placed``, they lie in a slot of the sender's arena, at ``offset`` of ``capacity`` bytes;
     without a slot, in the payload.

@@ -47,7 +47,7 @@ _CHUNK_SIZE = ChunkSize(nbytes=1 << 20, pickle_bytes=256 << 10)
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
-    """What a process starts with."""
+    """The settings that a process starts with."""
 
     number: int
     parent_pid: int
@@ -76,7 +76,7 @@ def run_worker(
 
 
 def serve(setup: WorkerSetup, sock: socket.socket, page: StatusPage, run: Callable[[SocketChannel], None]) -> None:
-    """What worker and dispatcher processes have in common: set the process up, say Ready, ``run`` until the end."""
+    """Serve as a worker or the dispatcher: set the process up, say Ready, ``run`` until the end."""
     gc.freeze()  # what a forked process has inherited is not its own to finalize: groups with threads, say
     _set_signals(setup.ignored_signals)
     for fd in setup.inherited_fds:
@@ -166,7 +166,7 @@ class WorkerLoop:
         self._end_epoch()
 
     def _awaited(self) -> int:
-        """What it is that nothing can be made without."""
+        """The reason why the worker makes nothing now, as its time sheet has it."""
         supply = self._host.supply
         if self._host.epoch is None or not self._turns:
             return IDLE
@@ -269,7 +269,7 @@ class WorkerLoop:
             credit.add(items, sizes, _CHUNK_SIZE)
 
     def _take_grants(self) -> None:
-        """Those that came while a dispatched item was awaited."""
+        """Handle the grants that came while a dispatched item was awaited."""
         if isinstance(self._host.supply, RemoteSupply):
             for grant in self._host.supply.take_grants():
                 self._handle(grant)

@@ -1,3 +1,3 @@
-"""What the reading services of several ranks agree on."""
+"""The agreement of the reading services of several ranks."""
 
 __all__: list[str] = []

@@ -31,7 +31,7 @@ Mark: TypeAlias = Callable[[], dict[str, Any]]
 
 
 class StreamOfRank(enum.IntEnum):
-    """What has become of a rank's own stream."""
+    """The state of a rank's own stream."""
 
     OPEN = 0
     ENDED = 1
@@ -49,7 +49,7 @@ class RankReport:
 
 
 class Then(enum.Enum):
-    """What follows a block."""
+    """The event that follows a block."""
 
     NEXT = "the next block"
     END = "the end"
@@ -68,7 +68,7 @@ class Verdict:
 
 
 def decide(reports: Sequence[RankReport], uneven: Uneven, every: int) -> Verdict:
-    """What all ranks do now: a pure function, so that all decide the same. A failure goes before an end."""
+    """The step that all ranks take now: a pure function, so that all decide the same. A failure goes before an end."""
     counts = [min(report.ready, every) for report in reports]
     short = [rank for rank, count in enumerate(counts) if count < every]
     failed = [rank for rank in short if reports[rank].source is StreamOfRank.FAILED]
@@ -96,7 +96,7 @@ def decide(reports: Sequence[RankReport], uneven: Uneven, every: int) -> Verdict
 
 
 class Exchange(ABC):
-    """How ranks tell each other something. All call the same method in the same order; each call waits for all."""
+    """The exchange between ranks. All call the same method in the same order; each call waits for all."""
 
     rank: int
 
@@ -105,13 +105,13 @@ class Exchange(ABC):
         """Three of each rank. Raises: RankError if one does not answer in time."""
 
     def reports(self, mine: RankReport) -> list[RankReport]:
-        """Those of all ranks. Raises: as :meth:`numbers`."""
+        """The reports of all ranks. Raises: as :meth:`numbers`."""
         answers = self.numbers((mine.ready, mine.source, mine.any_item))
         return [RankReport(ready, StreamOfRank(source), bool(any_item)) for ready, source, any_item in answers]
 
     @abstractmethod
     def texts(self, mine: str) -> list[str]:
-        """Those of all ranks. Raises: RankError if one does not answer in time."""
+        """The texts of all ranks. Raises: RankError if one does not answer in time."""
 
 
 def inner_state(state: dict[str, Any] | None, delivered: int) -> dict[str, Any] | None:
@@ -236,7 +236,7 @@ class AgreementIterator(NodeIterator[Any]):
             )
 
     def _left(self, held: int) -> tuple[int, bool]:
-        """How many items this rank leaves out, of which it holds ``held``; are these all?"""
+        """The number of items that this rank leaves out, of which it holds ``held``; and whether these are all."""
         merge, part = merge_below(self.source)
         length = self._length()
         if length is not None:
@@ -305,7 +305,7 @@ class AgreementIterator(NodeIterator[Any]):
         self._end()
 
     def _error_for(self, verdict: Verdict) -> BaseException | None:
-        """What this rank raises after the block; on every rank, or on none."""
+        """The error that this rank raises after the block; all ranks raise one, or none does."""
         ranks = ", ".join(map(str, verdict.ranks))
         match verdict.then:
             case Then.FAILURE:

@@ -1,6 +1,7 @@
-"""Whether the ranks have found the same files: one that comes while ranks begin is in the lists of some alone.
+"""A check that ranks have found the same files: one that comes while ranks begin is in the lists of some alone.
 
-Runs in the process of a rank. Where ranks divide what is in files, other lists lose some records and repeat others.
+Runs in the process of a rank. If ranks divide the content of files, lists that differ lose some records and repeat
+others.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ Found = list[tuple[str, list[Any]]]
 
 
 def found_files(datapipe: DataPipe) -> Found:
-    """What the nodes of which ranks have their shares have found: their names, and lists as ``listed`` makes them."""
+    """The names of the nodes that ranks divide, each with the files that it has found, as ``listed`` makes them."""
     return [(node_name(node), list(vars(node)["listed"])) for node in shared_nodes(datapipe) if _lists(node)]
 
 
 def shared_nodes(datapipe: DataPipe) -> list[DataPipe]:
-    """Those of which ranks have their shares: they are to be the same on all."""
+    """The nodes that ranks divide, and their inputs: they are to be the same on all ranks."""
     points = [node for node in walk(datapipe) if division(node) in (Division.BOTH, Division.RANKS)]
     return list({id(node): node for point in points for node in walk(point)}.values())
 

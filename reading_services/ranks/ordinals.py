@@ -1,4 +1,4 @@
-"""Which part of a run this process or thread is: ``ordinal``.
+"""The part of a run that this process or thread is: ``ordinal``.
 
 Runs in the process, or thread of ``xmp.spawn``, that asks.
 """
@@ -27,11 +27,11 @@ class Ordinal:
 
 
 def ordinal(rank: int | None = None, world_size: int | None = None) -> Ordinal:
-    """Which part of the run this process, or thread of ``xmp.spawn``, is: as given, or as the surroundings say.
+    """The part of the run that this process, or thread of ``xmp.spawn``, is: as given, or as the surroundings say.
 
     Asked are the XLA runtime, if it has been started here (under SPMD, where one process drives all devices, its
-    process index), torch.distributed, if initialized, and ``RANK`` and ``WORLD_SIZE`` as torchrun sets them. Those that
-    say 0 of 1 know of no others and do not count. Call it in the thread that it is about.
+    process index), torch.distributed, if initialized, and ``RANK`` and ``WORLD_SIZE`` as torchrun sets them. A source
+    that says 0 of 1 knows of no others and does not count. Call it in the thread that it is about.
 
     Raises: ValueError if only one is given, if ``rank`` is not below ``world_size``, or if two sources differ.
     """

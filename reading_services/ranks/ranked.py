@@ -1,4 +1,4 @@
-"""What services that divide the stream among ranks share: the shards of all ranks, and which of them a rank hosts.
+"""The base of services that divide the stream among ranks: the shards of all ranks, and those that a rank hosts.
 
 Runs in the main process of every rank.
 

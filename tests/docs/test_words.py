@@ -37,6 +37,12 @@ _RETIRED_INSIDE = (
     *("place", "places", "standing", "lag", "premise", "premises", "owed", "apart", "alone", "leaves", "told"),
     *("said", "known", "adopt", "adopted", "dealt", "noted", "accounts"),
 )
+# a docstring names its subject: it begins with none of these
+_WITHOUT_SUBJECT = ("What", "How", "Where", "Of", "As", "Those", "Which", "Whether")
+_NOT_YET = (  # which do not keep to this yet
+    *("torchpipe/data/", "torchpipe/execution/shard.py", "torchpipe/loader/", "torchpipe/node/", "torchpipe/state/"),
+    "torchpipe/values/",
+)
 _PLAIN_ENGLISH = ("in_place", "alone_per_s")  # "changed in place"; a key of profile()'s data
 
 
@@ -90,6 +96,21 @@ def test_no_file_defines_a_name_of_retired_words() -> None:
         if _words(name) & {*_RETIRED_INSIDE} and not name.endswith(_PLAIN_ENGLISH)
     }
     assert not found
+
+
+def test_docstrings_name_their_subject() -> None:
+    files = [path for package in ("torchpipe", "reading_services") for path in (_ROOT / package).rglob("*.py")]
+    assert len(files) > 400
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    without_subject = [
+        f"{name}: {doc.splitlines()[0]}"
+        for path in files
+        if not (name := str(path.relative_to(_ROOT))).startswith(_NOT_YET)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, documented) and (doc := ast.get_docstring(node))
+        if re.split(r"\W", doc, maxsplit=1)[0] in _WITHOUT_SUBJECT
+    ]
+    assert not without_subject
 
 
 def test_each_word_has_one_row() -> None:

@@ -81,7 +81,7 @@ def join_deadline() -> float:
 
 
 class Ends(Protocol):
-    """What owns threads."""
+    """An owner of threads."""
 
     def ask(self) -> None:
         """Let them end. Does not wait."""

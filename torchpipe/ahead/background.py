@@ -112,7 +112,7 @@ class RunAhead:
             self._snapshot, self._skip, self._before = mark, 0, self._before + self._skip
 
     def state(self) -> Callable[[], dict[str, Any]]:
-        """What gives the position after the items handed out as a state: the source's own, or a cursor over it."""
+        """A function that gives the position after the items handed out: the source's own state, or a cursor."""
         snapshot, skip, before = self._snapshot, self._skip, self._before
         if callable(snapshot) and not skip:
             return snapshot

@@ -50,7 +50,7 @@ _Calls: TypeAlias = "SimpleQueue[Call[Any] | None]"
 
 
 class Call(Generic[R]):
-    """What a thread is to run, then what came of it."""
+    """A call for a thread to run, then its result."""
 
     def __init__(self, function: Callable[[], R]) -> None:
         self._function: Callable[[], R] | None = function
@@ -59,7 +59,7 @@ class Call(Generic[R]):
         self.done = False
 
     def result(self) -> R:
-        """What it has returned, once it is done. Raises: what it has raised."""
+        """The result, once the call is done. Raises: the error that the function has raised."""
         assert self.done
         if self.error is not None:
             raise_error_of(self)

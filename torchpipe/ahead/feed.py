@@ -94,7 +94,7 @@ Queued: TypeAlias = tuple[Any, Snapshot | None, Admitted | None]
 
 @dataclass(eq=False)
 class Feed:
-    """What the threads run, and all that they and the consumer share."""
+    """The part of a stage that the threads run, and all that they and the consumer share."""
 
     source: Source
     stage: Stage

@@ -85,11 +85,11 @@ class RunAheadIterator(NodeIterator[T_co]):
 
     @property
     def threads(self) -> int:
-        """How many threads move items."""
+        """The number of threads that move items."""
         return min(1, self._stage.depth) * self._stage.limits.threads
 
     def stats(self) -> FeedStats:
-        """How the two sides kept pace so far."""
+        """The pace of the two sides so far."""
         return self._ahead.stats()
 
     def interrupt(self) -> None:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def listed(queue: deque[T]) -> list[T]:
-    """What was in ``queue`` at one moment. Any thread, without a lock that those who use it would have to take.
+    """The content of ``queue`` at one moment. Any thread, without a lock that its users would have to take.
 
     On a free-threaded Python, a deque that is changed while it is listed raises RuntimeError; that takes a microsecond,
     so the next try nearly always succeeds.

@@ -1,4 +1,4 @@
-"""What runs ahead, and how: the parts that a stage is made of.
+"""The parts of a stage that runs ahead: source, mover, gate, limits.
 
 Runs in any process that iterates a graph; each says in which thread.
 """
@@ -13,7 +13,7 @@ __all__ = ["ONE_QUEUE", "Admitted", "Gate", "Limits", "Mover", "Pacer", "Source"
 
 
 class Source(Protocol):
-    """What runs ahead: an iterator of a node, or whatever else has a stream and a position."""
+    """The stream that runs ahead: an iterator of a node, or any other object that has a stream and a position."""
 
     def items(self) -> Iterator[Any]:
         """The stream; called once."""
@@ -29,7 +29,7 @@ class Source(Protocol):
 
 
 class Mover(Protocol):
-    """What happens to an item on its way from the source to the consumer."""
+    """The step between the source and the consumer, for each item."""
 
     def prepare(self) -> None:
         """Make ready for a pass. Called in the consumer's thread, before the first :meth:`transfer`."""
@@ -46,7 +46,7 @@ class Mover(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Admitted:
-    """What a :class:`Gate` made of an item. ``mark`` is the gate's state from this item on; None: as it was."""
+    """The result of a :class:`Gate` for an item. ``mark`` is the gate's state from this item on; None: as it was."""
 
     item: Any
     nbytes: int = 0
@@ -89,11 +89,11 @@ class Pacer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How far the parts of a device stage may run ahead, besides the depth of its device queue.
+    """The distance that the parts of a device stage may run ahead, besides the depth of its device queue.
 
     ``host_depth`` batches may wait on the host; with 0, one is pulled only when there is room on the device. A queue
     whose batches have reached its bytes takes no more; a batch that is larger than that passes alone. ``threads``
-    transfer at the same time. As it is by default, one thread pulls and moves; any other takes two queues.
+    transfer at the same time. By default one thread pulls and moves; any other setting takes two queues.
     """
 
     host_depth: int = 0

@@ -1,4 +1,4 @@
-"""What a consumer has in hand: ``Claims``, and one epoch of them, for ``for`` and for ``async for``.
+"""The consumer's side: ``Claims``, and one epoch of them, for ``for`` and for ``async for``.
 
 Runs in the user's process. One thread pulls items (``EpochOfClaims.lock``) and waits for nobody else.
 """
@@ -100,7 +100,7 @@ class Claims(Generic[T]):
         return loop
 
     def __aiter__(self) -> EpochOfClaims[T]:
-        """As ``iter``; its first item begins it."""
+        """An epoch as ``iter`` gives it; its first item begins it."""
         return EpochOfClaims(self._driver, self._loader)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -139,7 +139,7 @@ class Claims(Generic[T]):
             return [results.popleft() for _ in range(len(results) if asked is None else min(len(results), asked))]
 
     def stats(self) -> ClaimStats:
-        """What has become of the claims. Any thread."""
+        """The figures of the claims. Any thread."""
         window = self._window
         with window.lock:
             since = [entry.since for entry in window.open.values()]
@@ -212,8 +212,8 @@ class EpochOfClaims(Iterator[Claim[T]], AsyncIterator[Claim[T]], Generic[T]):
         raise StopAsyncIteration
 
     async def _look_in_time(self) -> bool:
-        """As :meth:`look`. An item may take long to make, and then stays at hand. What this process makes is made in
-        this thread, under the random states that are its own.
+        """Call :meth:`look`, without blocking the event loop. An item may take long to make, and then stays at hand.
+        Items of this process are made in this thread, under the random states that are its own.
         """
         try:
             if may_change_states() and makes_items(self._loader):

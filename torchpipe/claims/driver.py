@@ -1,7 +1,7 @@
-"""Where a run over claims stands: what of a loaded state is still to come, and from where a resume begins.
+"""The position of a run over claims: the rest of a loaded state, and the item from which a resume begins.
 
 Runs in the user's process. The loader holds the driver, which holds no loader: each call names it. ``window.lock``
-guards what changes here too. A loop that is over writes nothing more: what it still pulls counts as not taken.
+guards what changes here too. A loop that is over writes nothing more: the items that it still pulls count as not taken.
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ class ClaimsDriver:
                     self.remember(position)
 
     def _put_to_work(self, loop: EpochOfClaims[Any]) -> None:
-        """As the loader's own iterator, it ends when nobody holds it any more, and what it has at hand with it. Whoever
-        waits for room in an older one is told.
+        """Put ``loop`` to work. Like the loader's own iterator, it ends when nobody holds it any more, with the items
+        that it has at hand. A consumer that waits for room in an older one is told.
         """
         loop.begun, self._loop = True, weakref.ref(loop)
         self.window.wake()
 
     def _coming(self, loader: Any, *, at_work: bool = False) -> _Coming:
-        """What the next loop begins; what one ``at_work``, or left, would have next. An epoch that the user has set is
-        that epoch, as with the loader.
+        """The start of the next loop; of one ``at_work``, or left, the start of its rest. An epoch that the user has
+        set is that epoch, as with the loader.
         """
         first, left = loader._coming()
         if at_work and left and self.next is not None:

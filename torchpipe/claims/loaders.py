@@ -33,7 +33,7 @@ def check_loader(loader: Any) -> None:
 
 
 def _own_pace(loader: Any) -> str:
-    """What gives ranks a pace of their own, where they have none."""
+    """The change that gives ranks a pace of their own, where they have none, as text."""
     if isinstance(loader, DataLoader2):
         together = loader.reading_service.agrees and loader.reading_service.world_size > 1
         return together * "use OrdinalReadingService(seed, rank, ranks) instead of DistributedReadingService"

@@ -1,11 +1,10 @@
-"""What a state says of claims, beside the loader's own part. Runs in the user's process.
+"""The claims in a state, beside the loader's own part. Runs in the user's process.
 
 The state is the loader's, as it was before the oldest open claim or up to an eighth of ``ahead`` earlier, since not
 every position is remembered, and the numbers of the open ones. With 10 items given, of which 3 and 7 are open, and the
 loader's state before item 2: ``first`` (0, 2), ``following`` (0, 10), ``open`` [(0, 3), (0, 7)]. A resume goes to item
 2, passes over 2, gives 3, passes over 4 to 6, gives 7, passes over 8 and 9, and goes on. Each epoch that has open
-claims has a loader's state of its own (``later``), since what is drawn between two epochs may fix the order of the
-second.
+claims has a loader's state of its own (``later``), since draws between two epochs may fix the order of the second.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class SavedClaims:
 
     @classmethod
     def read(cls, loader: Any, text: Any, own: dict[str, Any], allow_pickle: bool) -> SavedClaims:
-        """What stands beside a loader's ``own`` state. Raises: StateError for damage, StateMismatchError for another
-        rank's.
+        """The claims that stand beside a loader's ``own`` state. Raises: StateError for damage, StateMismatchError for
+        another rank's.
         """
         ranks = ranks_of_claims(loader)
         saved = decode(from_text(text), allow_pickle=allow_pickle) if isinstance(text, str) else None

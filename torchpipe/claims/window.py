@@ -30,7 +30,7 @@ _PATIENCE_S = 60.0
 
 
 class Number(NamedTuple):
-    """Which claim: ``ordinal`` counts the items of ``epoch`` from 0 on, the same for every number of workers.
+    """The number of a claim: ``ordinal`` counts the items of ``epoch`` from 0 on, the same for every number of workers.
     ``giving`` tells an item that is given again from the time before, in a run that was resumed too; ``version`` is how
     often ``advance()`` had been called.
     """
@@ -66,11 +66,11 @@ class Claim(Generic[T]):
         return self.number.version
 
     def done(self, result: Any = None) -> bool:
-        """As :meth:`Claims.done`. Raises: RuntimeError in another process than that of the loader."""
+        """Finish the claim, as :meth:`Claims.done`. Raises: RuntimeError in another process than that of the loader."""
         return self._owner("done").done(self.number, result)
 
     def drop(self, reason: str = "") -> bool:
-        """As :meth:`Claims.drop`. Raises: RuntimeError in another process than that of the loader."""
+        """Drop the claim, as :meth:`Claims.drop`. Raises: RuntimeError in another process than that of the loader."""
         return self._owner("drop").drop(self.number, reason)
 
     def _owner(self, method: str) -> Window[T]:
@@ -87,7 +87,7 @@ class Claim(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimStats:
-    """What has become of the claims of this run, resumes included. ``oldest_s``: since the oldest open one was given;
+    """The figures of the claims of this run, resumes included. ``oldest_s``: since the oldest open one was given;
     ``waited_s``: how long ``next`` has waited for one to be done. ``passed``: items of a resume that were done before.
     ``reasons``: how many were dropped for each.
     """
@@ -149,7 +149,7 @@ class Window(Generic[T]):
     # -- giving, by whoever holds the lock -----------------------------------------------------------------------------
 
     def give(self, at_hand: tuple[Item, T] | None) -> Claim[T] | None:
-        """What has come back first, or else what is at hand."""
+        """Give the item that has come back first, or else the one at hand."""
         if self.back:
             item = self.back.popleft()
             entry = self.open[item]
@@ -176,7 +176,7 @@ class Window(Generic[T]):
             self.waited_s += time.monotonic() - asleep
 
     def sleeping(self, began: float) -> Coroutine[Any, Any, None]:
-        """As :meth:`sleep`, to be awaited as soon as the lock is let go of."""
+        """A sleep as that of :meth:`sleep`, to be awaited as soon as the lock is let go of."""
         patience, loop = self._patience(began), asyncio.get_running_loop()
         entry = loop, loop.create_future()
         self._futures.add(entry)
@@ -192,7 +192,7 @@ class Window(Generic[T]):
                 self.waited_s += time.monotonic() - asleep
 
     def _patience(self, began: float) -> float | None:
-        """How many seconds more may be waited for; None: without end. Raises: TimeoutError, if none."""
+        """The seconds that may still be waited; None: without end. Raises: TimeoutError, if none."""
         waited = time.monotonic() - began
         if self.timeout is not None:
             if waited >= self.timeout:
@@ -273,8 +273,8 @@ class Window(Generic[T]):
         self.wake()
 
     def _named(self, number: Any, *, waits: bool = False) -> tuple[Item, _Open | None]:
-        """What ``number`` names; one that ``waits`` to be given again, if so asked. None: somebody else has it by now,
-        it was dropped when a result came too late, or it was given by the run before.
+        """The item and entry that ``number`` names; one that ``waits`` to be given again, if so asked. No entry:
+        somebody else has it, it was dropped when a result came too late, or the run before gave it.
         """
         item, giving, version = _numbers(number)
         entry = self.open.get(item)

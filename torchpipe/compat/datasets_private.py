@@ -14,7 +14,7 @@ _MOST_PARTS = 10_000
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """What an ``IterableDataset`` is made of, from the end to its sources; found by the names of their classes.
+    """The parts of an ``IterableDataset``, from the end to its sources; found by the names of their classes.
 
     Nothing public tells of a shuffle buffer, which is not in a stream's state, of a ``take()``, which sharding makes
     another one, and of the files: a resume, and a division among ranks, have to know of them.
@@ -51,7 +51,7 @@ def files_of_shards(dataset: Any) -> list[str]:
 
 
 def _name(item: Any) -> str | None:
-    """What tells ``item`` from others: plain values and paths, and rows, dicts and arrays of them; else None."""
+    """The name that tells ``item`` from others: plain values, paths, and rows, dicts and arrays of them; else None."""
     if isinstance(item, str | int | float | bool | complex):
         return str(item)
     if isinstance(item, os.PathLike | bytes):

@@ -16,5 +16,5 @@ SCALAR: type = ctypes._SimpleCData
 
 
 def is_shared_type(kind: type) -> bool:
-    """Whether multiprocessing has put values of this ctypes class into shared memory."""
+    """True if multiprocessing has put values of this ctypes class into shared memory."""
     return kind in ForkingPickler._extra_reducers  # type: ignore[attr-defined]

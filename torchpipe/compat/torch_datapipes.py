@@ -32,5 +32,5 @@ NOTED_IN_NODES = ("_valid_iterator_id", "_number_of_samples_yielded", "_snapshot
 
 
 def is_several_outputs(node: Any) -> bool:
-    """Whether ``node`` stands behind one of torch's outputs of fork() and the like: these share one position."""
+    """True if ``node`` stands behind one of torch's outputs of fork() and the like: these share one position."""
     return isinstance(node, _ContainerTemplate)

@@ -54,12 +54,12 @@ WITHOUT_OVERRIDES: Any = torch._C.DisableTorchFunctionSubclass
 """A tensor's own values, whatever its class overrides. torch's documentation names it, and has no public spelling."""
 
 WorkerInfo: Any = worker.WorkerInfo
-"""What ``torch.utils.data.get_worker_info()`` returns. torch gives no other way to make one."""
+"""The class of objects that ``torch.utils.data.get_worker_info()`` returns: torch has no other way to make one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Generators:
-    """As torch's ``_RNG``, for versions that have none."""
+    """Generators as in torch's ``_RNG``, for versions that have none."""
 
     random_generator: random.Random
     torch_generator: torch.Generator
@@ -80,7 +80,7 @@ def put_worker_info(info: Any) -> Any:
 
 
 def profiler_runs() -> bool:
-    """Whether the autograd profiler records: then a batch is marked as torch's loader marks it."""
+    """True if the autograd profiler records: then a batch is marked as torch's loader marks it."""
     return torch._C._autograd._profiler_enabled()
 
 
@@ -88,17 +88,17 @@ def profiler_runs() -> bool:
 
 
 def is_iterable(loader: Any) -> bool:
-    """Whether torch has taken the dataset of ``loader``, one of its own, for an iterable one."""
+    """True if torch has taken the dataset of ``loader``, one of its own, for an iterable one."""
     return bool(loader._dataset_kind == _DatasetKind.Iterable)
 
 
 def gives_batches(loader: Any) -> bool:
-    """Whether the sampler of ``loader`` gives lists of indices."""
+    """True if the sampler of ``loader`` gives lists of indices."""
     return bool(loader._auto_collation)
 
 
 def reported_length(loader: Any) -> int | None:
-    """What ``len(loader)`` has said of an iterable dataset; None if nobody has asked."""
+    """The length that ``len(loader)`` has said of an iterable dataset; None if nobody has asked."""
     length: int | None = vars(loader)["_IterableDataset_len_called"]
     return length
 
@@ -109,5 +109,5 @@ def unwrapped(dataset: Any) -> Any:
 
 
 def reads_whole(sampler: Any) -> bool:
-    """Whether a RandomSampler gives each index once: its ``num_samples`` is computed where nothing is set."""
+    """True if a RandomSampler gives each index once: its ``num_samples`` is computed where nothing is set."""
     return not sampler.replacement and sampler._num_samples is None

@@ -40,7 +40,7 @@ def send(tensors: list[torch.Tensor], devices: list[str], specs: list[Any]) -> l
 
 
 def sharding_spec(tensor: torch.Tensor, layout: tuple[Any, ...], minibatch: bool) -> Any:
-    """How :func:`send` divides one tensor."""
+    """The division of one tensor, for :func:`send`."""
     return _native().XlaShardingSpec(tensor, *layout, minibatch)
 
 

@@ -1,4 +1,4 @@
-"""How a device stage is to work: one set of options, checked where it is written, for nodes and reading services.
+"""The options of a device stage: one set, checked where it is written, for nodes and reading services.
 
 Runs where a graph is built.
 """
@@ -22,7 +22,7 @@ OnNewShape: TypeAlias = Literal["allow", "warn", "pad", "drop", "raise"]
 
 
 class DeviceKeywords(TypedDict, total=False):
-    """What a constructor takes besides ``device_prefetch``, and hands to :class:`DeviceOptions`."""
+    """The arguments that a constructor takes besides ``device_prefetch``, and hands to :class:`DeviceOptions`."""
 
     host_prefetch: int
     device_prefetch_bytes: int | None

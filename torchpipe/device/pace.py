@@ -16,7 +16,7 @@ __all__ = ["DevicePace", "Synchronous", "pace_for"]
 
 @runtime_checkable
 class Synchronous(Protocol):
-    """What a backend needs for ``sync="loader"`` and ``wait_every``."""
+    """The methods that ``sync="loader"`` and ``wait_every`` need of a backend."""
 
     def sync(self) -> None:
         """Start the work that the consumer's thread has recorded for the device; do not wait for it."""
@@ -67,7 +67,7 @@ class DevicePace:
 
 
 def pace_for(backend: Backend, options: DeviceOptions) -> DevicePace | None:
-    """What tells ``backend`` when to work, if ``options`` ask for that."""
+    """The pace that tells ``backend`` when to work; None if ``options`` do not ask for one."""
     if options.sync == "none" and options.wait_every is None:
         return None
     assert isinstance(backend, Synchronous)  # resolve() has seen to it

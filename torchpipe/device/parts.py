@@ -1,4 +1,4 @@
-"""What containers and other objects consist of, and how to copy them with other parts. One level; ``tree`` goes down.
+"""The parts of containers and other objects, and copies of these with other parts. One level; ``tree`` goes down.
 
 Runs in the feed thread.
 
@@ -88,7 +88,7 @@ def _is_container(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """What ``value`` has in its ``__dict__`` and in slots."""
+    """The attributes of ``value`` in its ``__dict__`` and in slots."""
     own = getattr(value, "__dict__", None)
     if type(own) is dict:
         yield from list(own.items())

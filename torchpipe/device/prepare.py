@@ -1,6 +1,6 @@
-"""What is done to a batch on the host, before it is moved: numpy arrays, dtype, and the guard of its shapes.
+"""The steps of a batch on the host, before it is moved: numpy arrays, dtype, and the guard of its shapes.
 
-Runs in the thread that pulls, batch by batch in order: what the guard decides is a function of the stream.
+Runs in the thread that pulls, batch by batch in order: the guard's decisions are a function of the stream.
 """
 
 from __future__ import annotations

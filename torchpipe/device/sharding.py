@@ -1,4 +1,4 @@
-"""How the batches of an SPMD program are laid out over the devices: specs, and which tensor gets which.
+"""The layout of an SPMD program's batches over the devices: specs, and which tensor gets which.
 
 Runs where a graph is built and in the feed threads. torch_xla is not imported.
 """

@@ -1,4 +1,4 @@
-"""What a tensor is besides its values, which alone are moved: its class, attributes and ``requires_grad``."""
+"""The properties of a tensor besides its values, which alone are moved: its class, attributes and ``requires_grad``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def kind_of(tensor: torch.Tensor) -> Kind | None:
-    """What :func:`values_of` has taken from it; None if nothing."""
+    """The properties that :func:`values_of` has taken from the tensor; None if nothing."""
     return None if type(tensor) is torch.Tensor else (type(tensor), tensor.requires_grad, dict(vars(tensor)))
 
 

@@ -20,7 +20,7 @@ __all__ = ["children", "path_of", "replace_arrays", "replace_tensors", "tensors_
 
 
 class _Survey:
-    """What is where in a batch, each container looked into once. Holds the batch, and no cycle of its own."""
+    """A map of a batch, each container looked into once. Holds the batch, and no cycle of its own."""
 
     def __init__(self, batch: Any, kind: type) -> None:
         self.leaves: dict[int, tuple[Any, str]] = {}  # by id: the leaf, and where it first occurs
@@ -58,7 +58,7 @@ def tensors_in(batch: Any) -> list[torch.Tensor]:
 
 
 def path_of(batch: Any, tensor: torch.Tensor) -> str:
-    """Where ``tensor`` first occurs in ``batch``, as Python would write it: ``batch['image'][0]``."""
+    """The path at which ``tensor`` first occurs in ``batch``, as Python would write it: ``batch['image'][0]``."""
     return _Survey(batch, torch.Tensor).leaves.get(id(tensor), (None, ""))[1]
 
 

@@ -218,7 +218,7 @@ class XlaBackend:
 
 
 def _layout(spec: Any) -> tuple[Any, ...]:
-    """What XLA needs to know of ``spec``. Raises: ValueError, showing it, if it does not fit its mesh."""
+    """The layout of ``spec`` as XLA takes it. Raises: ValueError, showing it, if it does not fit its mesh."""
     partition = tuple(tuple(part) if isinstance(part, list) else part for part in spec.partition_spec)
     if not partition:
         return ()

@@ -1,3 +1,3 @@
-"""How a graph is executed: shards, what is dispatched to them, the merge, and reading services."""
+"""The execution of a graph: shards, the items dispatched to them, the merge, and reading services."""
 
 __all__: list[str] = []  # import its modules

@@ -45,7 +45,7 @@ Entry: TypeAlias = tuple[Any] | Cursor
 
 
 class DispatchSupply(ABC):
-    """Where a shard's dispatched items come from."""
+    """The source of a shard's dispatched items."""
 
     @abstractmethod
     def take(self, shard: int) -> Entry | None:
@@ -104,14 +104,14 @@ class DispatchedIterator(NodeIterator[Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchStart:
-    """Where the source begins, and, for each shard that goes on, the first of its items that it has not had."""
+    """The start of the source, and, for each shard that goes on, the first of its items that it has not had."""
 
     mark: Cursor
     needed: Mapping[int, int]
 
 
 def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> DispatchStart:
-    """Where the source has to begin so that every shard can go on from its own snapshot (None: from the start)."""
+    """The start of the source from which every shard can go on from its own snapshot (None: from the start)."""
     needed: dict[int, int] = {}
     marks = [Cursor()]
     for shard, snapshot in snapshots.items():
@@ -147,12 +147,12 @@ def _find(state: Any) -> dict[str, Any] | None:
 
 
 def _dispatched_before(position: int, shards: int, shard: int) -> int:
-    """How many of the first ``position`` items are those of ``shard``."""
+    """The number of items of ``shard`` among the first ``position`` items."""
     return (position - shard + shards - 1) // shards
 
 
 def _read(state: dict[str, Any], shards: int, shard: int) -> tuple[int, Cursor]:
-    """How many items the shard has had, and the mark after which it stands."""
+    """The number of items that the shard has had, and the mark after which it stands."""
     cursor, position = state[_KEY], stored_count(state, "position")
     if not isinstance(cursor, Cursor) or (cursor.snapshot is None) != (position == 0):
         raise StateError(f"the state is damaged: the dispatched part stands after {position} items of no snapshot")
@@ -230,11 +230,11 @@ class DispatchSource(DispatchSupply):
         return ready.popleft()
 
     def waiting(self, shard: int) -> deque[Entry]:
-        """What has been dealt to ``shard`` and not been taken."""
+        """The entries that have been dealt to ``shard`` and not been taken."""
         return self._ready[shard]
 
     def take_ready(self, shard: int, items: int) -> list[Entry]:
-        """Of what has been dealt to ``shard``, up to ``items`` items and the marks around them."""
+        """The next entries dealt to ``shard``: up to ``items`` items and the marks around them."""
         ready, taken = self._ready[shard], list[Entry]()
         while ready and (items or isinstance(ready[0], Cursor)):
             items -= isinstance(ready[0], tuple)

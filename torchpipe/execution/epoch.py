@@ -1,4 +1,4 @@
-"""Which epoch of which run, and on which rank: with the graph, all that a stream depends on.
+"""The epoch, its run, and the rank: with the graph, all that a stream depends on.
 
 Runs in every process.
 """
@@ -18,7 +18,7 @@ __all__ = ["Epoch", "EpochStart", "LeftOver", "ShardSpec", "Uneven", "WorkerInfo
 
 
 class Uneven(enum.Enum):
-    """What happens when some ranks, or shards, have more items than others."""
+    """The policy where some ranks, or shards, have more items than others."""
 
     DROP = "drop"
     PAD = "pad"
@@ -38,7 +38,7 @@ class Epoch:
 
     @property
     def identity(self) -> dict[str, int]:
-        """Which epoch it is: the first five by name."""
+        """The epoch's identity: its fields by name, ``strict`` left out."""
         return {item.name: getattr(self, item.name) for item in fields(Epoch) if item.name != "strict"}
 
     @property
@@ -47,7 +47,7 @@ class Epoch:
         return self.identity | {"strict": self.strict}
 
     def spec(self, shard: int) -> ShardSpec:
-        """What the stream of ``shard`` depends on."""
+        """The spec of ``shard``: all that its stream depends on."""
         return ShardSpec(**self.fields, shard=shard)
 
     def branch_and_shard(self, lane: int) -> tuple[int, int]:
@@ -62,7 +62,7 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec(Epoch):
-    """Which of the ``num_shards`` of the rank.
+    """The spec of one of the ``num_shards`` shards of the rank.
 
     Among the shards of all ranks it has another number, so that a rank's stream is every ``world_size``-th item.
     """
@@ -81,12 +81,12 @@ class ShardSpec(Epoch):
 
     @property
     def in_context(self) -> dict[str, int]:
-        """What it is by the names that a context has for it."""
+        """The fields by the names that a context has for them."""
         shards = {"shard": self.global_shard, "num_shards": self.total_shards}
         return {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "world_size": self.world_size} | shards
 
     def describe(self, item: int, what: str = "item", part: str = "shard") -> str:
-        """Where in the run item ``item`` of this shard is, for messages; no ``part``: there is one alone."""
+        """The place of item ``item`` of this shard in the run, for messages; no ``part``: there is one alone."""
         of_part = f" of {part} {self.shard} of {self.num_shards}" if part else ""
         of_rank = f" of rank {self.rank}" if self.world_size > 1 else ""
         return f"{what} {item}{of_part}{of_rank}, epoch {self.epoch}"
@@ -94,7 +94,7 @@ class ShardSpec(Epoch):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochStart(Epoch):
-    """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
+    """The fields that a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
 
     ``delivered`` items of the epoch are before ``state``. ``part``: which of the shards run here, and which of their
     items are this rank's, if others host the same ones. With ``rounds`` DROP or RAISE, they end together, with the last
@@ -119,7 +119,7 @@ class EpochStart(Epoch):
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a ``worker_init_fn`` is told: ``num_workers`` is the number of shards and ``worker_id`` the shard's index.
+    """The info for a ``worker_init_fn``: ``num_workers`` is the number of shards and ``worker_id`` the shard's index.
 
     With the default of one shard a worker these are the worker processes, as in torchdata. A process that hosts several
     shards calls the functions once for each, so that the stream does not depend on the number of processes.
@@ -131,7 +131,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOver:
-    """What an epoch has left out that ended with the first of the ``parts`` (shards of all ranks) that had no more.
+    """The items left out by an epoch that ended with the first of the ``parts`` (shards of all ranks) that had no more.
 
     ``by_rank``: how many items of each rank; of one alone, without a number. Unless ``exact``, these are the ones that
     had been made already, and there may be more.

@@ -20,7 +20,7 @@ from torchpipe.state.rotation import Rotation
 __all__ = ["MakeExact", "check_exact", "cursor_from", "item_before", "made_exact", "no_exact"]
 
 MakeExact: TypeAlias = Callable[[Mapping[int, Cursor]], Mapping[int, Cursor]]
-"""Of the shards in these places, cursors of the same positions without items to drop. Raises: StateError."""
+"""Makes cursors of the same positions without items to drop, for the shards in these places. Raises: StateError."""
 
 
 def made_exact(state: dict[str, Any], shards: int, make: MakeExact) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _checked(state: Any, shards: Sequence[int]) -> bool:
 
 
 def _made_again(cursor: Cursor) -> str | None:
-    """What a shard makes again that goes on from there, in words. Compressed files are only read again."""
+    """The items that a shard makes again if it goes on from there, in words. Compressed files are only read again."""
     if cursor.skip:
         return f"a node, generator or dataset in it keeps no state, and {cursor.skip} items are made again"
     state = {} if cursor.snapshot is None else decode(cursor.snapshot, keep_opaque=True)
@@ -95,7 +95,7 @@ _KEEPS_NONE = (
 
 
 def item_before(cursor: Cursor) -> Cursor:
-    """Where the last item before ``cursor`` is next: who begins there makes it, and takes a snapshot behind it."""
+    """The cursor of the item before ``cursor``: a shard that begins there takes a snapshot behind that item."""
     return Cursor(cursor.snapshot, cursor.skip - 1, cursor.count - 1)
 
 

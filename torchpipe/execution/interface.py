@@ -27,13 +27,13 @@ SubstitutesOf: TypeAlias = Callable[[DataPipe], Mapping[int, Callable[[Context],
 
 
 class ReadingServiceInterface(ABC):
-    """Where a graph runs. A service belongs to one loader, which calls it from one thread, in this order:
+    """The way a graph runs. A service belongs to one loader, which calls it from one thread, in this order:
 
     ``initialize`` once; for every epoch ``prepare_iteration``, ``initialize_iteration``, pulls from the iterator,
     ``finalize_iteration``; ``finalize`` at the end, after which a new epoch may still begin.
 
-    A service may define ``initialize`` alone: what it returns runs in process. It may then also have torchdata's
-    ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
+    A service may define ``initialize`` alone: the graph that it returns runs in process. It may then also have
+    torchdata's ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
     """
 
     _taken = False
@@ -88,7 +88,7 @@ class ReadingServiceInterface(ABC):
 
     @property
     def rank(self) -> int:
-        """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""
+        """The number of this process among the ``world_size`` that divide the stream. Known once initialized."""
         return 0
 
     @property
@@ -103,7 +103,7 @@ class ReadingServiceInterface(ABC):
 
     @property
     def part(self) -> Part:
-        """Which shards run here, and which of their items are this rank's."""
+        """The shards that run here, and the part of their items that is this rank's."""
         rank = check_count("rank", self.rank, at_least=0)  # plain integers, which a state can keep
         return Part.of(rank, check_count("world_size", self.world_size, at_least=1), self.total_shards)
 
@@ -122,11 +122,11 @@ class ReadingServiceInterface(ABC):
         return self.agreed_length([total_length(planned, num_shards, rank, ranks) for rank in range(ranks)])
 
     def agreed_position(self, delivered: list[int]) -> int:
-        """How far the epoch is, if so many items of the shards of each :attr:`part` were delivered, by whomever."""
+        """The position of the epoch, if ranks have delivered so many items of the shards of each :attr:`part`."""
         return delivered[self.part.number]
 
     def gather(self, mine: Any) -> list[Any]:
-        """What all ranks give here, each once, in step. Raises: RankError if one does not, or does something else."""
+        """The objects that all ranks give, each once, in step. Raises: RankError if one does something else."""
         if self.world_size > 1:
             raise RuntimeError(
                 f"{type(self).__name__} says nothing between ranks, so no rank knows the states of others: save each "
@@ -167,9 +167,9 @@ class ReadingServiceInterface(ABC):
         return
 
     def explain(self, num_shards: int | None = None) -> str:
-        """Which node runs where, as text; ``num_shards``: what a loaded state has brought, if it has."""
+        """The place where each node runs, as text; ``num_shards``: that of a loaded state, if there is one."""
         return type(self).__name__
 
     def figures(self) -> ServiceFigures:
-        """What the nodes and processes have done in the live epoch, or the last one. Asks nobody; any thread."""
+        """The figures of nodes and processes in the live epoch, or the last one. Asks nobody; any thread."""
         return ServiceFigures()

@@ -1,4 +1,4 @@
-"""How far workers run ahead, and what is done about those that die. Data, in the user's process."""
+"""The limits on how far workers run ahead, and on their deaths. Data, in the user's process."""
 
 from __future__ import annotations
 

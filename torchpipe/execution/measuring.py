@@ -1,4 +1,4 @@
-"""Which nodes a service measures in this process, and what those here and elsewhere have noted, as rows of a plan.
+"""The nodes that a service measures in this process, and the notes of all processes, as rows of a plan.
 
 Runs in the user's process.
 """
@@ -25,7 +25,7 @@ __all__ = ["Measuring"]
 
 
 class Measuring:
-    """Of one service, over its epochs. ``root`` is the graph with the stages that the service adds, by ``appended``."""
+    """The measurements of a service's epochs. ``root`` is the graph with the service's own stages, by ``appended``."""
 
     def __init__(self, plan: Plan, branches: tuple[DataPipe, ...], root: DataPipe, appended: tuple[str, ...]) -> None:
         self._rows = rows_of(plan, appended)
@@ -90,7 +90,7 @@ class Measuring:
         return {row.number for row in self._rows if any(row.node is end for end in ends)}
 
     def _numbers_of(self, section: Section) -> dict[int, int]:
-        """Of the rows of a section, by the numbers that a process that runs it has for its nodes."""
+        """The numbers of a section's rows, by the numbers that a process that runs it has for its nodes."""
         if section not in self._numbers:
             self._numbers[section] = self._find_numbers(section)
         return self._numbers[section]

@@ -82,11 +82,11 @@ class Merges:
             yield
 
     def is_ahead(self, lane: int, count: int) -> bool:
-        """As :meth:`ShardProvider.is_ahead`."""
+        """True if ``lane`` is ahead, as :meth:`ShardProvider.is_ahead` has it."""
         return self._provider is not None and self._provider.is_ahead(lane, count)
 
     def snapshot(self, lane: int, count: int) -> bytes | None:
-        """As :meth:`ShardProvider.snapshot`, between two pulls."""
+        """The snapshot of ``lane``, as :meth:`ShardProvider.snapshot` has it, between two pulls."""
         if self._provider is None:
             raise StateError(AHEAD)
         return self._provider.snapshot(lane, count)
@@ -113,8 +113,8 @@ _ALL = 1 << 62
 
 @dataclass(slots=True)
 class _Rest:
-    """What is at hand of a shard, and in no block. ``count`` items of the shard have come, these being the last;
-    ``marks``: the snapshots that came on the way.
+    """The rest of a shard, in no block. ``count`` items of the shard have come, these being the last; ``marks``: the
+    snapshots that came on the way.
     """
 
     count: int = 0
@@ -169,7 +169,7 @@ class Stretch:
         return end - len(block)
 
     def at(self, taken: int) -> Rotation:
-        """Where the shards stand after the first ``taken`` items."""
+        """The rotation after the first ``taken`` items."""
         begin, among = self.begin, len(self.order)
         cursors, live = list(begin.cursors), begin.live
         for number, shard in enumerate(self.order[:taken]):
@@ -248,17 +248,17 @@ class MergeIterator(NodeIterator[Any]):
         self._stretch = self._from(rotation)
 
     def cursors(self) -> dict[int, Cursor]:
-        """Where the lanes that go on have to start. Only before the first item."""
+        """The cursors at which the lanes that go on have to start. Only before the first item."""
         begin = self._stretch.begin
         return {self._lane(index): begin.cursors[index] for index in begin.live}
 
     def beginning_of(self, branch: int) -> dict[int, Cursor]:
-        """Where the lanes of another branch have to start, from which nobody has read yet."""
+        """The cursors at which the lanes of another branch have to start, from which nobody has read yet."""
         first = branch * self._total
         return {first + number: Cursor() for number in self._numbers}
 
     def between(self) -> list[Cursor] | None:
-        """Where the next pass over each shard begins, all having ended; None: at the start, or nobody knows."""
+        """The cursors of the next pass over each shard, all having ended; None: at the start, or nobody knows."""
         with self._lock:
             rotation = all(rest.ended for rest in self._rests) and any(rest.after is not None for rest in self._rests)
             return [Cursor(rest.after, 0, 0) for rest in self._rests] if rotation else None
@@ -310,8 +310,8 @@ class MergeIterator(NodeIterator[Any]):
         return Stretch(begin, order, marks, ([], 0))
 
     def _next(self, provider: ShardProvider) -> tuple[Stretch, list[Any]]:
-        """What is at hand, the next item last, and the stretch that it goes on; if nothing is, of the chunk that is
-        pulled for it. What that costs does not depend on the number of shards, but where one ends or is ahead.
+        """The items at hand, the next one last, and the stretch that they go on; if there are none, those of the chunk
+        that is pulled for it. The cost does not depend on the number of shards, but where one ends or is ahead.
         """
         stretch = self._stretch
         if stretch.begin.ragged or self._marked > len(stretch.order):  # older snapshots are let go of
@@ -374,7 +374,7 @@ class MergeIterator(NodeIterator[Any]):
         return block
 
     def stats(self) -> MergeStats:
-        """How long it waited, for whom. Any thread."""
+        """The time that it waited, and for which shards. Any thread."""
         clock = self.clock
         return MergeStats(
             branch=self.branch,

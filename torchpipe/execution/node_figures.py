@@ -17,7 +17,7 @@ __all__ = ["Made", "with_figures"]
 
 @dataclass(frozen=True)
 class Made:
-    """What one process or thread has noted itself, and how much arrived from it.
+    """The figures that one process or thread has noted itself, and the number of items that arrived from it.
 
     ``produced`` items of its last node came from it; making them is most of its time if it is ``busy``. Without
     ``whole``, not all items were timed, and how many there were is not known.
@@ -81,7 +81,7 @@ def with_figures(
 
 
 def _timed(rows: Sequence[NodeStats], totals: Mapping[int, Figures], number: int) -> int:
-    """How many items of a row were timed; of one that hands on its input's own stream, those of the input."""
+    """The number of timed items of a row; for a node that hands on its input's own stream, those of the input."""
     if number in totals and not totals[number][ITEMS]:
         inputs = next(row.inputs for row in rows if row.number == number)
         return _timed(rows, totals, inputs[0]) if len(inputs) == 1 else 0

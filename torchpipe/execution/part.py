@@ -1,4 +1,4 @@
-"""Which of all shards a rank hosts: any number of ranks, of any number of shards.
+"""The part of all shards that a rank hosts: any number of ranks, of any number of shards.
 
 Runs in the main process of every rank. With 6 shards on 4 ranks, 2 divides both: ranks 0 and 2 host shards 0, 2 and 4,
 ranks 1 and 3 the others. Rank 0 makes the items 0, 2, 4, 6 ... of the stream, and so does rank 2: rank 0 hands out
@@ -35,5 +35,5 @@ class Part:
         return range(self.number, total, self.count)
 
     def share(self, items: int) -> int:
-        """How many of the next ``items`` of the shards are this rank's, where it is the first one's turn."""
+        """The number of the next ``items`` of the shards that are this rank's, where it is the first one's turn."""
         return max(0, -(-(items - self.turn) // self.turns))

@@ -1,4 +1,4 @@
-"""What produces the chunks of shards, as a merge sees it. Runs in the consumer's process."""
+"""The producer of shards' chunks, as a merge sees it. Runs in the consumer's process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ShardProvider(ABC):
         return False
 
     def snapshot(self, lane: int, count: int) -> bytes | None:
-        """Of ``lane``, which stands after ``count`` items; None where nothing but all of them, made again, leads there.
+        """The snapshot of ``lane`` after ``count`` items; None where nothing but all of them, made again, leads there.
 
         Called between two pulls. Raises: StateError if it stands elsewhere, or has no snapshot there.
         """

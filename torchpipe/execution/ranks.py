@@ -1,10 +1,9 @@
-"""How the ranks of a run tell each other something: in step, and each wait bounded; each checks that all are doing the
-same.
+"""The talk between the ranks of a run: in step, and each wait bounded; each checks that all are doing the same.
 
 Runs in the user's process, in the thread that asks.
 
-Everything begins with one small all-reduce, which says what each rank is about to do; where that differs, all ranks
-learn of it at once, and no message is taken for another.
+Everything begins with one small all-reduce, which says each rank's next step; where these differ, all ranks learn of it
+at once, and no message is taken for another.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _OTHERS_S = 2.0  # how long to wait for those that find out later
 
 
 class Talk(enum.IntEnum):
-    """What a rank is about to do, when it tells the others something."""
+    """The step that a rank is about to take, when it tells the others something."""
 
     STEP = 1
     BEGIN = 2
@@ -109,7 +108,7 @@ def _default_store() -> Any:
 
 @dataclass
 class Acting:
-    """As which rank this process acts; ``asked``: whether a loader has wanted to know."""
+    """The rank as which this process acts; ``asked``: True once a loader has wanted to know."""
 
     ranks: DataRanks
     asked: bool = False
@@ -209,7 +208,7 @@ class RankGroup:
             return self._numbers(talk, mine)
 
     def objects(self, talk: Talk, mine: Any) -> list[Any]:
-        """What each rank gives: plain data, pickled."""
+        """The objects that all ranks give: plain data, pickled."""
         with self._exclusive(talk):
             packed = np.frombuffer(pickle.dumps(mine), np.uint8)
             lengths = [length for (length, *_) in self._numbers(talk, [len(packed)])]

@@ -62,7 +62,7 @@ _SEVERAL_SHARDS = 8  # from which on files at URLs are read too often, whatever 
 
 
 class ShardedReadingService(ReadingServiceInterface):
-    """What all services share: the plan, the merge and the main section."""
+    """The base of all services: the plan, the merge and the main section."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._events.skipped("main", shard, *missing)
 
     def _service_figures(self) -> ServiceFigures:
-        """What the processes of this service tell."""
+        """The figures of this service's processes."""
         return ServiceFigures()
 
     def _measured(self) -> Measuring:
@@ -339,7 +339,7 @@ def warn_of_replicated(checked: Plan, num_shards: int) -> None:
 
 
 def _way_out(node: Any, num_shards: int) -> str:
-    """How each shard would read its own part of what ``node`` reads."""
+    """The change with which each shard would read its own part of the files or rows that ``node`` reads, as text."""
     source = inputs_of(node)[0]
     if not {"plan", "groups"}.isdisjoint(vars(source)):  # pieces, or row groups
         return (

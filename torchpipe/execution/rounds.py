@@ -20,8 +20,8 @@ __all__ = ["RoundsMerge"]
 
 
 class RoundsMerge(MergeIterator):
-    """As its base; a shard that has no more items ends the epoch. ``start.rounds`` is DROP, or RAISE: then items that
-    are left are an error.
+    """A merge in which a shard that has no more items ends the epoch. ``start.rounds`` is DROP, or RAISE: then items
+    that are left are an error.
     """
 
     def __init__(self, node: DataPipe, context: Context, start: EpochStart, merges: Merges, branch: int = 0) -> None:
@@ -41,7 +41,7 @@ class RoundsMerge(MergeIterator):
         return self._from(replace(at, turn=0, ragged=False)), []
 
     def _fill_rounds(self, provider: ShardProvider, at: Rotation) -> int:
-        """How many items are left in rounds that are whole, with more at hand than another rank is ahead, if there are.
+        """The number of items left in whole rounds, with more at hand than another rank is ahead, if there are.
 
         Raises: the error that stands in the place of an item of the first round that is not whole; RankError if only
         some shards have ended there, and that is not to be, or before their first item.

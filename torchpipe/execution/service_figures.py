@@ -1,4 +1,4 @@
-"""What a reading service tells of the processes that it runs. Pure data."""
+"""The figures of the processes that a reading service runs. Pure data."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MOST_SKIPS = 100  # besides: however many items are left out, no restart is for
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceStats:
-    """What has happened in the processes of a service, over its whole life.
+    """The history of a service's processes, over its whole life.
 
-    ``restarts`` processes have died and been replaced; ``processes`` are alive just now. As many as
-    ``longest_dispatch_buffer`` dispatched items have waited for one shard while others starved (0: fewer than 256).
+    ``restarts`` processes have died and been replaced; ``processes`` are alive just now. ``longest_dispatch_buffer`` is
+    the largest number of dispatched items that waited for one shard while others starved (0: fewer than 256).
     """
 
     restarts: int
@@ -33,7 +33,7 @@ class ServiceStats:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceFigures:
-    """Of the epoch that is under way, or the last one. Fields are those of ``LoaderStats``."""
+    """The figures of the epoch that is under way, or of the last one. Fields are those of ``LoaderStats``."""
 
     workers: int = 0
     method: str = "in process"
@@ -48,7 +48,7 @@ class ServiceFigures:
 
 
 class EventLog:
-    """What has happened of late; the oldest goes where there is very much. Thread-safe."""
+    """The latest events; the oldest go where there are very many. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal's handler may ask for the figures

@@ -17,7 +17,7 @@ __all__ = ["UnorderedMerge"]
 
 
 class UnorderedMerge(MergeIterator):
-    """As its base, in the order in which items come. State: exact, though another run may take another order."""
+    """A merge in the order in which items come. State: exact, though another run may take another order."""
 
     def _next(self, provider: ShardProvider) -> tuple[Stretch, list[Any]]:
         at = replace(self._stretch.at(self._stretch.block[1]), ragged=False)

@@ -1,4 +1,4 @@
-"""What a sample's files hold as bytes, by their endings: the other way round of ``decoding``, which gives equal values.
+"""The bytes of a sample's files, by their endings: the other way round of ``decoding``, which gives equal values.
 
 Packages are imported when they are used.
 """

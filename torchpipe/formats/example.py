@@ -133,7 +133,7 @@ def _floats(value: Any) -> Any:
 
 
 def _integers(value: Any) -> Any:
-    """Of one varint that is read already, or of packed ones."""
+    """The integers of one varint that is read already, or of packed ones."""
     if isinstance(value, int):
         return np.array([value & (1 << 64) - 1], np.uint64).view(np.int64)
     data = np.frombuffer(value, np.uint8)

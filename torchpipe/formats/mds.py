@@ -132,7 +132,7 @@ def _decoder(encoding: str, images: str | None) -> Callable[[bytes], Any]:
 
 
 class _Columns:
-    """What the samples of a shard are made of: a function of their bytes. ``wanted`` names the columns to decode."""
+    """The columns of a shard's samples: a function of their bytes. ``wanted`` names the columns to decode."""
 
     def __init__(
         self, shard: str, columns: Mapping[str, Any], wanted: Sequence[str] | None, images: str | None
@@ -226,7 +226,7 @@ def mds_index(
 
 
 def _entry(folder: str, entry: Mapping[str, Any]) -> tuple[str, int, str | None]:
-    """Where a shard lies, of how many bytes, and how it is compressed. Raises: ValueError, KeyError, TypeError."""
+    """The path of a shard, its number of bytes, and its compression. Raises: ValueError, KeyError, TypeError."""
     if entry["format"] != "mds" or entry["version"] != 2:
         raise ValueError(
             f"a shard has the format {entry['format']!r}, version {entry['version']!r}; mds and 2 are known"

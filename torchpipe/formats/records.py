@@ -62,7 +62,7 @@ class Records(Iterator[T_co], ABC):
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
-        """Where the next record begins: plain data."""
+        """The position at which the next record begins: plain data."""
 
     @abstractmethod
     def go_to(self, position: dict[str, Any]) -> None:
@@ -156,7 +156,7 @@ def wrong_piece(path: str, what: str) -> ValueError:
 
 
 def behind_of(state: Any) -> tuple[int, int]:
-    """What :meth:`Records.behind` said when ``state`` was saved; nothing if there is no state."""
+    """The numbers that :meth:`Records.behind` gave when ``state`` was saved; zeros if there is no state."""
     if state is None:
         return 0, 0
     size, records = state["behind"]

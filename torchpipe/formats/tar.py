@@ -235,7 +235,7 @@ class TarFiles:
         return self._take(data, length)
 
     def _check_end(self) -> None:
-        """What follows the end are zeros, unless archives were put one behind the other."""
+        """Check that only zeros follow the end: archives put one behind the other are not read."""
         at = self.offset + BLOCK_BYTES
         while rest := self._take(at, BUFFER_BYTES, whole=False):  # to the last byte: records may be of any size
             if rest.strip(b"\0"):

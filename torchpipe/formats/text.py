@@ -212,7 +212,7 @@ class CsvRows(Lines[Any]):
         return next(self._rows, None)
 
     def _record(self, row: Any) -> Any:
-        """What is handed out of a row. Raises: ValueError for a row that is wrong."""
+        """The item that is handed out of a row. Raises: ValueError for a row that is wrong."""
         return row
 
     def _check_width(self, row: Sequence[Any]) -> None:

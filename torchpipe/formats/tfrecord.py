@@ -83,7 +83,7 @@ def _length(path: str, read: Callable[[int], bytes], offset: int) -> int | None:
 
 
 def record_offsets(path: str) -> Any:
-    """Where the records of a local file begin: from the index beside it, else by hopping from length to length.
+    """The beginnings of a local file's records: from the index beside it, else by hopping from length to length.
 
     Raises: ValueError for an index that does not fit the file, else as :func:`read_record`.
     """
@@ -94,7 +94,7 @@ def record_offsets(path: str) -> Any:
 
 
 def hop_records(path: str) -> Iterator[int]:
-    """Where the records of a local file begin. Raises: as :func:`read_record`."""
+    """The beginnings of a local file's records. Raises: as :func:`read_record`."""
     size, offset = os.path.getsize(path), 0
     with open(path, "rb", buffering=_HOP_BYTES) as file:
         while (length := _length(path, file.read, offset)) is not None:
@@ -105,8 +105,8 @@ def hop_records(path: str) -> Iterator[int]:
 
 
 def indexed_records(path: str, index: Index, size: int) -> Any:
-    """Where the records of a file of ``size`` bytes begin, as ``index`` has it: the lines "offset size" that DALI's
-    ``tfrecord2idx`` writes, and that of the package ``tfrecord``. Raises: ValueError if it does not fit.
+    """The beginnings of the records of a file of ``size`` bytes, as ``index`` has them: the lines "offset size" that
+    DALI's ``tfrecord2idx`` writes, and that of the package ``tfrecord``. Raises: ValueError if it does not fit.
     """
     try:
         table = np.array(index.content.split(), np.int64).reshape(-1, 2)
@@ -137,7 +137,7 @@ class TFRecords(ContentRecords[Any]):
         self._verify = verify
 
     def _length(self) -> int | None:
-        """Of the next record; None at the end of the file, or of the piece."""
+        """The length of the next record; None at the end of the file, or of the piece."""
         if self._border is not None and self._offset >= self._border:
             return None
         try:

@@ -133,7 +133,7 @@ class MappedTokens:
 
     @property
     def tokens(self) -> int:
-        """Of the whole file; with an index, of its sequences."""
+        """The number of tokens of the whole file; with an index, of its sequences."""
         if self._count is None:
             return int(np.prod(self.shape))
         ends = self._sequence_ends()
@@ -173,8 +173,9 @@ class MappedTokens:
         self._document_ends()
 
     def segments(self, first: int, length: int) -> tuple[Any, Any]:
-        """Of a window: the number of the document of each token, from 1 on, and its place among those of it that are
-        in the window, from 0 on: int32, as ``pack`` has them."""
+        """The segments of a window: the number of each token's document, from 1 on, and its place among the document's
+        tokens in the window, from 0 on: int32, as ``pack`` has them.
+        """
         bounds = self._document_ends()
         inner = bounds[np.searchsorted(bounds, first, "right") : np.searchsorted(bounds, first + length, "left")]
         begins = np.append(0, np.unique(inner) - first)

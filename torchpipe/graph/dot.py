@@ -31,6 +31,6 @@ def to_dot(datapipe: DataPipe, *, debug: bool = False) -> str:
 
 
 def _shared_input(node: DataPipe) -> DataPipe | None:
-    """What ``node`` is a branch of, if it is one."""
+    """The node that ``node`` is a branch of, if it is one."""
     inputs = inputs_of(node)
     return inputs[0] if len(inputs) == 1 and traits_of(inputs[0]).shared else None

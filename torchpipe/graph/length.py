@@ -1,4 +1,4 @@
-"""How many items an epoch has, where the nodes know."""
+"""The number of items of an epoch, where the nodes know."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ __all__ = ["Plan", "plan"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Where each node runs. ``cuts`` are the last nodes of the shard section, one for each branch that the main section
-    reads, in the order of the graph; ``root`` is the last node of all.
+    """The sections of a graph. ``cuts`` are the last nodes of the shard section, one for each branch that the main
+    section reads, in the order of the graph; ``root`` is the last node of all.
 
     ``dispatch`` is the last node of the dispatch section, or None if there is no such section; it is in branch
     ``dispatch_branch``.

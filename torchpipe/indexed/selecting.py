@@ -42,7 +42,7 @@ class SelectingIterator(NodeIterator[T]):
 
     @abstractmethod
     def choose(self) -> Iterator[Any]:
-        """As :meth:`run`, over what the input yields."""
+        """The items or positions to hand on, from the input's; called as :meth:`run` is."""
 
     def current(self) -> object:
         return None if self.positions is None else self.positions.current

@@ -104,7 +104,7 @@ class Handed(Generic[T]):
 
     @property
     def delivered(self) -> int:
-        """Of the state that was loaded, the batches of the epoch that the next pass goes on with; 0 at its end."""
+        """The number of batches, in the loaded state, of the epoch that the next pass goes on with; 0 at its end."""
         saved = self._loaded
         return 0 if saved is None or self._is_at_end(saved["delivered"]) else int(saved["delivered"])
 

@@ -135,7 +135,7 @@ def shared(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_part(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """What of a shared state is this rank's. Raises: StateMismatchError for as many ranks as there are not."""
+    """This rank's part of a shared state. Raises: StateMismatchError for another number of ranks."""
     if set(state) != {_RANKS}:
         return state
     states = state[_RANKS]

@@ -72,7 +72,7 @@ class ExactResume(Callback):
 
 
 class _Loader:
-    """What ``fit()`` is given. Lightning keeps a state of it as well: an empty one, the callback's is always loaded."""
+    """The loader of ``fit()``. Lightning keeps a state of it as well: an empty one, the callback's is always loaded."""
 
     def __init__(self, handed: Handed[Any]) -> None:
         self._handed = handed
@@ -85,7 +85,7 @@ class _Loader:
 
     @property
     def sampler(self) -> Handed[Any]:
-        """Where Lightning looks for ``set_epoch``."""
+        """The object on which Lightning looks for ``set_epoch``."""
         return self._handed
 
     def state_dict(self) -> dict[str, Any]:

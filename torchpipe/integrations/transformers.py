@@ -102,7 +102,7 @@ class ExactTrainer(ExactResume, Trainer):
 
 
 class _TrainLoader:
-    """What the Trainer iterates, and rebuilds (``accelerate.skip_first_batches``) to go on in mid-epoch."""
+    """The loader that the Trainer iterates, and rebuilds (``accelerate.skip_first_batches``) to go on in mid-epoch."""
 
     batch_size = prefetch_factor = None
     drop_last = False

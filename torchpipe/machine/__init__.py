@@ -1,3 +1,3 @@
-"""What the machine has and this process takes: cores, memory, limits of containers, the bytes of items."""
+"""The machine's resources, and this process's use of them: cores, memory, limits of containers, the bytes of items."""
 
 __all__ = []

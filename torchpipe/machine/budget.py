@@ -1,4 +1,4 @@
-"""What choosing by measurement (``autotune``) may use of the machine."""
+"""The part of the machine that choosing by measurement (``autotune``) may use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Budget", "available_cores", "budget_of", "machine_busy_s", "visible_
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What ``autotune`` may use: CPU cores, this process's included, and memory of all workers together.
+    """The budget of ``autotune``: CPU cores, this process's included, and memory of all workers together.
 
     None: the cores that this process may use; half of the memory that is available when the first epoch begins. Limits
     of a container count in both.
@@ -33,13 +33,13 @@ class Budget:
 
 
 def available_cores() -> int:
-    """How many this process may use: those that it may run on, and no more than its container's share of them."""
+    """The number of cores that this process may use: those that it may run on, at most its container's share."""
     quota = Limits().cores()
     return visible_cores() if quota is None else max(1, min(visible_cores(), round(quota)))
 
 
 def visible_cores() -> int:
-    """How many this process may run on."""
+    """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -54,7 +54,7 @@ def machine_busy_s() -> float:
 
 
 def budget_of(autotune: bool | Budget, num_workers: int) -> Budget | None:
-    """What a loader's argument says; None: nothing is chosen. Raises: TypeError, and ValueError without workers."""
+    """The budget of a loader's argument; None: nothing is chosen. Raises: TypeError, and ValueError without workers."""
     if not isinstance(autotune, bool | Budget):
         raise TypeError(f"autotune must be True, False or a torchpipe.stats.Budget, got {autotune!r}")
     if autotune is False:

@@ -1,4 +1,4 @@
-"""What a container lets its processes use: limits of control groups, read from the system's files. Runs anywhere."""
+"""The limits of a container: those of control groups, read from the system's files. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NONE = 1 << 60  # what the first version writes where there is no limit is larg
 
 
 class Limits:
-    """Of this process's control group and those that it is in: the tightest counts. ``root`` is where files are."""
+    """The limits of this process's control groups, of which the tightest counts. ``root``: their files' folder."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._groups = root / "sys/fs/cgroup"
@@ -42,7 +42,7 @@ class Limits:
         return self._least("pids.max", "pids/pids.max")
 
     def memory_left_bytes(self) -> int | None:
-        """What could be taken now: what is not in use, and what files take that can be read again."""
+        """The free memory, with files' memory that can be read again; None without a limit."""
         left = [
             limit - used + _idle_bytes(folder / "memory.stat")
             for folder in self._folders

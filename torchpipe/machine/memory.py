@@ -1,4 +1,4 @@
-"""What memory this process takes, as the system tells."""
+"""The memory that this process takes, as the system tells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["private_bytes", "resident_bytes"]
 
 
 def private_bytes() -> int:
-    """What of this process is in memory and in no other process's; 0 where the system does not tell."""
+    """The bytes of this process that are in memory and in no other process's; 0 where the system does not tell."""
     try:
         with open("/proc/self/smaps_rollup", "rb") as file:
             return sum(int(line.split()[1]) << 10 for line in file if line.startswith(b"Private_"))
@@ -19,7 +19,7 @@ def private_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """What of this process is in memory now; where the system does not tell, what was at most."""
+    """The bytes of this process that are in memory now; where the system does not tell, their maximum so far."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

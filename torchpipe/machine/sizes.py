@@ -1,8 +1,8 @@
-"""How many bytes an item has. Runs wherever items are made, where nodes are measured.
+"""The number of bytes of an item. Runs wherever items are made, where nodes are measured.
 
 Known are tensors, arrays, bytes, text, tables of pyarrow and open files that have a length, also within lists, tuples
-and dicts, where numbers count nothing. What holds anything else (images of other libraries, objects of the user's) has
-no size that is known: a part of it would mislead. None of their code is run.
+and dicts, where numbers count nothing. An item that holds anything else (images of other libraries, objects of the
+user's) has no size that is known: a part of it would mislead. None of their code is run.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _SEED = 0x1_4E3  # any number: no run's
 
 
 class _Held:
-    """What was read of ``source``. It stays in its process: a copy in another one begins empty."""
+    """The items read of ``source``. They stay in their process: a copy in another one begins empty."""
 
     def __init__(self, source: Any = None) -> None:
         self.source = source

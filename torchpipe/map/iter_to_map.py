@@ -23,7 +23,7 @@ _KEY = (0, 0x70_3A9)  # of the global random states: who reads it, and when, is 
 
 
 class _Loaded:
-    """What was read of ``source``; None before."""
+    """The items read of ``source``; None before."""
 
     def __init__(self, source: Any) -> None:
         self.source = source

@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 @functional_datapipe("unzip")
 class UnZipper(MapDataPipe[T]):
-    """Of a node whose items are sequences of ``sequence_length`` values, a list of nodes: one for each position in
-    them, but for the positions ``columns_to_skip``.
+    """A list of nodes, one for each position in the items of ``source_datapipe``, which are sequences of
+    ``sequence_length`` values, but for the positions ``columns_to_skip``.
 
     Raises: ValueError for a ``sequence_length`` below 1, a column that is not there, and if no column is left.
     """

@@ -888,8 +888,8 @@ class MapMethods(Generic[T_co]):
     def unzip(
         self: MapMethods[Sequence[T]], sequence_length: int, columns_to_skip: Sequence[int] | None = None
     ) -> list[MapDataPipe[T]]:
-        """Of a node whose items are sequences of ``sequence_length`` values, a list of nodes: one for each position
-        in them, but for the positions ``columns_to_skip``.
+        """A list of nodes, one for each position in the items of ``source_datapipe``, which are sequences of
+        ``sequence_length`` values, but for the positions ``columns_to_skip``.
         """
 
     def zip(self, *datapipes: MapDataPipe[Any]) -> MapDataPipe[tuple[Any, ...]]:

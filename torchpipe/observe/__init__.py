@@ -1,4 +1,4 @@
-"""What looks at a loader: what its figures say, which samples its steps have, what its nodes could do. A ring.
+"""The views of a loader: its figures and their meaning, the samples of its steps, the rates of its nodes. A ring.
 
 ``advice`` and ``outlook`` draw conclusions from ``loader.stats()``, ``text`` says figures in words, ``views`` draws
 pictures, pages and live tables, ``export`` feeds other tools; ``steps`` says which samples a step has and makes it

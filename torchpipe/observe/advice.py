@@ -20,11 +20,11 @@ Bottleneck: TypeAlias = Literal[
     "nothing", "consumer", "device", "main", "merge", "transport", "node", "source", "dispatcher", "input", "workers",
     "ranks",
 ]  # fmt: skip
-"""What holds the stream up: ``nothing`` known yet; the ``consumer``, which is your own code; the ``device`` stage; a
-node of the ``main`` section; ``merge`` skew: one shard slower than the others; ``transport``: packing, copying and
-rebuilding items; a ``node`` of the workers, or a ``source`` among them; a node of the ``dispatcher``; ``input``: what
-the main process deals (a sampler); ``workers``: these, and which node is not measured; ``ranks``: what ranks tell each
-other, for which the quickest waits for the slowest."""
+"""The part that holds the stream up: ``nothing`` known yet; the ``consumer``, which is your own code; the ``device``
+stage; a node of the ``main`` section; ``merge`` skew: one shard slower than the others; ``transport``: packing, copying
+and rebuilding items; a ``node`` of the workers, or a ``source`` among them; a node of the ``dispatcher``; ``input``:
+what the main process deals (a sampler); ``workers``: these, and which node is not measured; ``ranks``: what ranks tell
+each other, for which the quickest waits for the slowest."""
 
 _LITTLE = 0.05  # who waits less than this part of the time does not wait
 _WORTH = 1.3  # what twice as many workers must bring to be advised

@@ -1,4 +1,4 @@
-"""What a function named on a command line makes, told what it takes of workers, ranks and epochs.
+"""The object that a function named on a command line makes, told what it takes of workers, ranks and epochs.
 
 Runs in the process that the loader is for.
 """
@@ -39,8 +39,8 @@ class Maker:
         return sorted(self._names)
 
     def value(self, wanted: Mapping[str, int | None]) -> Any:
-        """What ``target`` names, or what the function there makes. Raises: TypeError for a function that needs more
-        arguments; what it raises.
+        """The object that ``target`` names, or that the function there makes. Raises: TypeError for a function that
+        needs more arguments; any error of the function's.
         """
         if not self.is_function:
             return self._made

@@ -1,8 +1,8 @@
-"""What other numbers of workers would deliver: a pure function of the figures.
+"""The rates that other numbers of workers would have: a pure function of the figures.
 
-An item takes so many seconds of a worker, whatever the number of workers, but for what every shard does again; n
-workers deliver n items in that time. The loop, what is done once (by a dispatcher, a sampler, the main section, a stage
-that runs ahead) and the cores bound that.
+An item takes so many seconds of a worker, whatever the number of workers, but for the work that every shard does again;
+n workers deliver n items in that time. The loop, the work that is done once (by a dispatcher, a sampler, the main
+section, a stage that runs ahead) and the cores bound that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FULL = 0.97  # of what the loop could take: that much keeps up
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(PlainData):
-    """What so many workers would deliver; ``wait_share``: how much of its time the loop would then wait."""
+    """The rate of so many workers; ``wait_share``: the part of its time that the loop would then wait."""
 
     workers: int
     items_per_s: float
@@ -33,7 +33,7 @@ class Prediction(PlainData):
 
 @dataclass(frozen=True)
 class Outlook:
-    """What an item costs whom, in seconds."""
+    """The cost of an item, in seconds, by the threads and processes that spend them."""
 
     loop_s: float  # the loop's own
     serial_s: float  # of rebuilding it in this process
@@ -71,8 +71,8 @@ class Outlook:
 
     @classmethod
     def foretold(cls, stats: LoaderStats, *, item_s: float, cpu_s: float, loop_s: float) -> Outlook:
-        """Where an item takes ``item_s`` of one process, ``cpu_s`` of a core, and ``loop_s`` of the loop; ``stats``
-        tell which parts of it are done once, or by every shard.
+        """The outlook where an item takes ``item_s`` of one process, ``cpu_s`` of a core, and ``loop_s`` of the loop;
+        ``stats`` tell which parts of it are done once, or by every shard.
         """
         measured = cls.of(stats)
         factor = item_s / max(1e-12, measured.item_s)
@@ -89,7 +89,7 @@ class Outlook:
 
     @property
     def item_s(self) -> float:
-        """What an item takes of one process that does all of it."""
+        """The seconds that an item takes of one process that does all of it."""
         return self.worker_s + self.repeated_s + self.main_s + self.once_s
 
     def rate(self, workers: int) -> float:
@@ -111,12 +111,12 @@ class Outlook:
 
     @property
     def _wanted(self) -> float:
-        """What the loop could take, if it did not wait."""
+        """The items a second that the loop could take, if it did not wait."""
         return _FULL / max(1e-12, self.loop_s + self.serial_s)
 
     @property
     def limit(self) -> Limit:
-        """What more workers would come up against first."""
+        """The limit that more workers would come up against first."""
         once = min(1 / max(1e-12, self.loop_s + self.serial_s + self.main_s), self._beside)
         limits: dict[Limit, float] = {"loop": self._wanted, "once": once, "cores": self._cores}
         if self.repeated_s:
@@ -147,7 +147,7 @@ def _own_s(nodes: Iterable[NodeStats]) -> float:
 
 
 def _dispatched_s(stats: LoaderStats, made: int) -> float:
-    """What was spent, before items are dealt, on each that was ``made``. A dispatcher's lead does not count."""
+    """The seconds spent, before items are dealt, on each that was ``made``. A dispatcher's lead does not count."""
     busy = [process.busy_s for process in stats.processes if process.kind == "dispatcher"]
     if not busy:
         return _own_s(node for node in stats.nodes if node.section == "dispatch") / made
@@ -175,7 +175,7 @@ def _before_stages(stats: LoaderStats) -> list[set[int]]:
 
 
 def _main_s(stats: LoaderStats) -> float:
-    """What the loop's thread spent in nodes of the main section."""
+    """The seconds that the loop's thread spent in nodes of the main section."""
     elsewhere = {stage.node for stage in stats.stages}.union(*_before_stages(stats))
     nodes = [node for node in stats.nodes if node.section == "main" and node.number not in elsewhere]
     if all(node.self_s is not None for node in nodes):
@@ -185,7 +185,7 @@ def _main_s(stats: LoaderStats) -> float:
 
 
 def _ahead_s(stats: LoaderStats) -> float:
-    """What the busiest thread of a stage spent: on nodes of the main section, or on moving batches."""
+    """The seconds that the busiest thread of a stage spent: on nodes of the main section, or on moving batches."""
     making = [_own_s(node for node in stats.nodes if node.number in before) for before in _before_stages(stats)]
     moving = [stage.feed.transfer_s / max(1, stage.threads) for stage in stats.stages]
     return max([*making, *moving], default=0.0)

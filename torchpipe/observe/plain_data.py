@@ -24,7 +24,7 @@ class PlainData:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What :meth:`to_json` gave. Raises: TypeError or KeyError if it is something else."""
+        """The object that :meth:`to_json` gave. Raises: TypeError or KeyError if ``text`` is something else."""
         return _read(cls, json.loads(text))  # type: ignore[no-any-return]
 
 
@@ -38,7 +38,7 @@ def stats_to_json(stats: LoaderStats, indent: int | None = None) -> str:
 
 
 def stats_from_json(text: str) -> LoaderStats:
-    """What a later version has besides is left out. Raises: TypeError or KeyError for something else."""
+    """The figures in ``text``, without a later version's fields. Raises: TypeError or KeyError for something else."""
     return _read(LoaderStats, json.loads(text))  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""What the nodes of a graph could do, each alone and together: data, and as text. Pure.
+"""The rates that the nodes of a graph could have, each alone and together: data, and as text. Pure.
 
 Made by ``torchpipe.profile``. Rates are items a second, of the node's own items unless a field says otherwise; ``None``
 means not known.
@@ -18,7 +18,7 @@ __all__ = ["NodeProfile", "Profile", "Rate"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """What so many workers could do."""
+    """The rate of so many workers."""
 
     workers: int
     items_per_s: float
@@ -42,7 +42,7 @@ class NodeProfile(PlainData):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile(PlainData):
-    """What :func:`torchpipe.profile` found. ``str()`` begins with the sentence."""
+    """The result of :func:`torchpipe.profile`. ``str()`` begins with the sentence."""
 
     sentence: str
     slowest: int | None  # the number of the node that limits the graph; None if none stands out

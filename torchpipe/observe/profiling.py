@@ -213,7 +213,7 @@ def _outlook(whole: _Run, loop_s: float) -> Outlook | None:
 
 
 def _shares(begun: LoaderStats | None, stats: LoaderStats) -> dict[int, float]:
-    """Of each node, by its number: its part of what all of them took since ``begun``, or in all if that is nothing."""
+    """The share of each node, by its number, in the time of all since ``begun``, or in all if that time is zero."""
     took_s = {node.number: node.self_s for node in stats.nodes if node.self_s is not None}
     before_s = {} if begun is None else {node.number: node.self_s or 0.0 for node in begun.nodes}
     since_s = {number: max(0.0, seconds - before_s.get(number, 0.0)) for number, seconds in took_s.items()}

@@ -1,4 +1,4 @@
-"""What everything that observes reads: a loader's figures, and each of its events once. Runs in the user's process."""
+"""The sources of all that observes: a loader's figures, and each of its events once. Runs in the user's process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NewEvents:
         self._seen: frozenset[Event] = frozenset()
 
     def of(self, stats: LoaderStats) -> list[Event]:
-        """Those of ``stats`` that the figures before did not have. What a log has forgotten does not come again."""
+        """The events of ``stats`` that earlier figures did not have. One that a log has forgotten stays away."""
         new = [event for event in stats.events if event not in self._seen]
         self._seen = frozenset(stats.events)
         return new

@@ -46,7 +46,7 @@ def _table_of(rows: list[dict[str, str]]) -> str:
 
 
 def _events(stats: LoaderStats) -> str:
-    """How many of each kind, and the last one."""
+    """The number of events of each kind, and the last one."""
     counts: dict[str, int] = {}
     for event in stats.events:
         counts[event.kind] = counts.get(event.kind, 0) + 1
@@ -101,7 +101,7 @@ def spent_s(process: ProcessStats) -> dict[str, float]:
 
 
 def node_rows(stats: LoaderStats) -> list[dict[str, str]]:
-    """What is known of each node, by the heads of a table's columns; ``-`` where something is not known."""
+    """The figures of each node, by the heads of a table's columns; ``-`` where something is not known."""
     elapsed_s, shares = stats.consumer.elapsed_s, own_shares(stats)
     return [
         {

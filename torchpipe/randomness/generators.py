@@ -60,7 +60,7 @@ MADE: dict[str, Any] = {
     "numpy.BitGenerator": _bits,
     "torch.Generator": lambda state: torch.Generator(),
 }
-"""How one that is not there any more, or not yet, is made. In the order of ``GENERATORS``."""
+"""The makers of generators that are not there any more, or not yet. In the order of ``GENERATORS``."""
 
 
 def generator_state(value: Any) -> Any:

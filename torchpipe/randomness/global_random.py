@@ -57,7 +57,7 @@ class RandomStates:
 
     @classmethod
     def now(cls) -> RandomStates:
-        """Those that are in place. Costs about 50 us."""
+        """The states that are in place. Costs about 50 us."""
         return cls(random.getstate(), numpy_generator.state_in_place(), torch.default_generator.get_state())
 
     def put(self) -> None:
@@ -84,7 +84,7 @@ class RandomStates:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> RandomStates:
-        """What :meth:`to_dict` described. Raises: ValueError, TypeError and the like for what is no such state."""
+        """The states that :meth:`to_dict` described. Raises: ValueError, TypeError and the like for anything else."""
         version, words, gauss = state["python"]
         python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
         random.Random().setstate(python)  # complains of all that would fail when it is put in place
@@ -107,7 +107,7 @@ class RandomStates:
 
 
 _States = tuple[Any, numpy_generator.Numpy, torch.Tensor]
-"""Of ``random``, numpy and torch; numpy's generator itself."""
+"""The states of ``random``, numpy and torch; numpy's generator itself."""
 
 _owner: threading.Thread | None = None  # None: the main thread
 _warned: list[bool] = []  # once it was told that a thread draws from the process's states
@@ -163,7 +163,7 @@ os.register_at_fork(after_in_child=_forget_owner)
 
 
 def _drawing(step: Callable[[], T]) -> T:
-    """What ``step`` returns, under the states that are in place. Warns, once, if it has drawn from them."""
+    """The result of ``step``, under the states that are in place. Warns, once, if it has drawn from them."""
     if _warned:
         return step()
     before = _in_place()
@@ -209,7 +209,7 @@ def own_states_in_place() -> Iterator[None]:
 
 
 class _Guest:
-    """What puts global random states in place of the process's own, and these back."""
+    """A set of global random states that takes the place of the process's own, and puts these back."""
 
     _outside: _States | None = None
     _pool = numpy_generator.POOL
@@ -267,7 +267,7 @@ class BatchRandom(_Guest):
             self._own.seed((seed, epoch), batch, sample)
 
     def within(self, seed: int, epoch: int, batch: int, step: Callable[..., T], *, by_sample: bool = False) -> T:
-        """What ``step`` returns, under a batch's states: an interrupt at any instruction leaves the process its own.
+        """The result of ``step``, under a batch's states: an interrupt at any instruction leaves the process its own.
 
         ``by_sample``: it is given ``reseed``, and puts those of each sample in place by its number.
         """
@@ -349,7 +349,7 @@ class GlobalRandom(_Guest):
                 self._put_back()
 
     def within(self, step: Callable[[], T]) -> T:
-        """What ``step`` returns, with this set in place: an interrupt at any instruction leaves the process its own.
+        """The result of ``step``, with this set in place: an interrupt at any instruction leaves the process its own.
 
         ``with`` does not do that: an interrupt may come before the first instruction of ``__exit__``.
         """
@@ -402,7 +402,7 @@ class GlobalRandom(_Guest):
             self._install()
 
     def _beginning(self) -> dict[str, Any]:
-        """What :meth:`state_dict` would say before anything is drawn, if that were not None."""
+        """The state before anything is drawn, for which :meth:`state_dict` has None."""
         if self._initial is None:
             assert self._key is not None
             self._initial = GlobalRandom(self._key)._packed()

@@ -108,7 +108,7 @@ def _second_normal() -> float | None:
 
 
 def of_process() -> Numpy:
-    """What is in place. The process's standard generator is one of this module's from the first call on."""
+    """The generator in place, and its second normal. The standard one is this module's from the first call on."""
     present, normal = get_bit_generator(), _second_normal()
     if type(present) is np.random.MT19937:
         _replaced.append(present)

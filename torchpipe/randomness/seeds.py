@@ -61,7 +61,7 @@ def fresh_seed(generator: torch.Generator | None = None) -> int:
 
 
 def next_fresh_seed(generator: torch.Generator | None = None) -> int:
-    """What :func:`fresh_seed` would give now; nothing is drawn."""
+    """The seed that :func:`fresh_seed` would give now; nothing is drawn."""
     copied = torch.Generator()
     copied.set_state(torch.get_rng_state() if generator is None else generator.get_state())
     return fresh_seed(copied)
@@ -153,7 +153,7 @@ class ItemStreams:
 
 
 class BatchSeeds:
-    """What the global generators are seeded with for each batch, from (seed, epoch, batch), or for each sample of it.
+    """The seeds of the global generators for each batch, from (seed, epoch, batch), or for each sample of it.
 
     Not thread-safe.
     """
@@ -178,7 +178,7 @@ class BatchSeeds:
 
 
 class OwnSeeds:
-    """What a generator of the user's is seeded with for each batch, or item, or sample of a batch. Not thread-safe."""
+    """The seeds of a generator of the user's for each batch, or item, or sample of a batch. Not thread-safe."""
 
     def __init__(self) -> None:
         self._named: StreamKey = ()

@@ -1,4 +1,4 @@
-"""What a loader is doing: its figures as data, and the sheets and counters that processes note them on."""
+"""The figures of a loader at work as data, and the sheets and counters that processes note them on."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What is known of a loader at work, as data: frozen dataclasses of plain values.
+"""The figures of a loader at work, as data: frozen dataclasses of plain values.
 
 Made in the user's process by ``loader.stats()``; views, exports and the advice read nothing else. Seconds are
 wall-clock unless a field says otherwise, and sums over all processes or threads where several do the same. ``None``
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Section: TypeAlias = Literal["dispatch", "shard", "main"]
-"""Which part of the graph: run once before items are dealt, once for each shard, or once in the user's process."""
+"""A part of the graph: run once before items are dealt, once for each shard, or once in the user's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class ProcessStats:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueStats:
-    """Where items wait: who fills it, who empties it, how full it is."""
+    """A queue of items: who fills it, who empties it, how full it is."""
 
     name: str  # "shard 0", "ToDevice host", "ToDevice device", "dispatched to shard 0"
     source: str  # a process or stage by its name
@@ -225,10 +225,10 @@ class CostStats:
 
 @dataclass(frozen=True, kw_only=True)
 class BalanceStats:
-    """What ``DataLoader(balance=...)`` has planned in this epoch since ``iter()``: as far as batches were dealt.
+    """The plan of ``DataLoader(balance=...)`` in this epoch since ``iter()``: as far as batches were dealt.
 
-    ``slowest_without`` and ``slowest`` are predictions from costs alone: what the slowest rank of each step has, over
-    the mean of the ranks, in the order without a plan and with it. 1.0 is even.
+    ``slowest_without`` and ``slowest`` are predictions from costs alone: the cost of the slowest rank of each step,
+    over the mean of the ranks, in the order without a plan and with it. 1.0 is even.
     """
 
     steps: int
@@ -271,7 +271,7 @@ class LoaderStats:
 
     @property
     def worker_processes(self) -> list[ProcessStats]:
-        """Those of ``processes`` that make items for this one: workers, threads among them."""
+        """The processes that make items for this one: workers, threads among them."""
         return [process for process in self.processes if process.kind in ("worker", "thread")]
 
     # What the ring ``observe`` says of the figures.
@@ -287,7 +287,7 @@ class LoaderStats:
 
     @classmethod
     def from_json(cls, text: str) -> LoaderStats:
-        """What :meth:`to_json` gave. Raises: TypeError or KeyError if it is something else."""
+        """The figures that :meth:`to_json` gave. Raises: TypeError or KeyError if ``text`` is something else."""
         return from_ring("torchpipe.observe.plain_data:stats_from_json")(text)  # type: ignore[no-any-return]
 
     def __str__(self) -> str:

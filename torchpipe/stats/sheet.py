@@ -1,7 +1,7 @@
-"""Where a process, or a thread, notes what it spends its time on: 64-bit integers, perhaps in shared memory.
+"""The sheet on which a process, or a thread, notes its time: 64-bit integers, perhaps in shared memory.
 
-Written by the one whose time it is, read by whoever asks, also after its death; no locks, and no messages. A reader may
-come between two writes, and then be wrong by the last step.
+Written by its process or thread, read by any other, also after a death; no locks, and no messages. A reader may come
+between two writes, and then be wrong by the last step.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 Doing: TypeAlias = Literal["starting", "making", "sending", "awaiting credit", "awaiting input", "idle", "ended"]
-"""What a process is at: ``making`` items; ``sending`` what it has made; ``awaiting credit``, since the consumer has not
-used up what was sent; ``awaiting input`` that another process deals; ``idle`` between two epochs."""
+"""The work of a process: ``making`` items; ``sending`` them; ``awaiting credit``, since the consumer has not used up
+what was sent; ``awaiting input`` that another process deals; ``idle`` between two epochs."""
 
 Cells: TypeAlias = "MutableSequence[int] | memoryview[int]"
 
@@ -39,7 +39,7 @@ _PRIVATE_EVERY_S = 10.0  # the kernel looks at each page: some 10 ms for a gigab
 
 
 class Times:
-    """How long in each way, in ns, and what it is at: a copy of a :class:`TimeSheet`, to add and to subtract."""
+    """The time spent in each way, in ns, and the present way: a copy of a :class:`TimeSheet`, to add and subtract."""
 
     __slots__ = (
         *("cpu_ns", "doing", "doing_ns", "made", "memory_bytes"),
@@ -131,7 +131,7 @@ class TimeSheet:
         return self._cells[_SINCE] if self._cells[_DOING] in _WORK else None
 
     def read(self) -> Times:
-        """What it says now, what is under way included. Raises: ValueError if its memory is gone."""
+        """The sheet's content now, with the time under way. Raises: ValueError if its memory is gone."""
         cells = list(self._cells)
         times = Times(cells[_SPENT : _SPENT + len(_NAMES)], cells[_CPU], cells[_MADE], cells[_SENT])
         doing = cells[_DOING] if 0 <= cells[_DOING] < len(_NAMES) else IDLE

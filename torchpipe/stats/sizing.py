@@ -1,4 +1,4 @@
-"""How many bytes the items of a node have, as a sample of them says. Runs wherever items are made and measured."""
+"""The bytes of a node's items, as a sample of them says. Runs wherever items are made and measured."""
 
 from __future__ import annotations
 

@@ -171,9 +171,9 @@ class _Watched(chain[Any]):
 
 @cache
 def _cost() -> tuple[int, int]:
-    """What timing an item takes here, in ns: in all, and of that, what the node that pulls would be charged with.
+    """The cost of timing an item here, in ns: in all, and the part that the node that pulls would be charged with.
 
-    In all it is twice what a tight loop needs, as the processor's caches are others' between two items of real nodes.
+    In all it is twice the time of a tight loop, as the processor's caches are others' between two items of real nodes.
     """
     items, tries = 200, []
     tracing = object.__new__(Tracing)

@@ -76,7 +76,7 @@ _WITHOUT_STATE = frozenset(
 
 
 def _content(item: Any) -> tuple[Any, ...] | None:
-    """Of what is data, or holds it, without its attributes; None: it is neither."""
+    """The content of data, or of an object that holds data, without its attributes; None: it is neither."""
     if item is None or isinstance(item, bool | int | str | bytes):
         return (item,)
     if isinstance(item, bytearray | memoryview):
@@ -115,7 +115,7 @@ def _state(item: Any) -> list[Any]:
 
 
 def _kept(item: Any) -> str | list[Any] | None:
-    """What pickle would keep of an object: a name, or its parts; None if it can keep nothing."""
+    """The part of an object that pickle would keep: a name, or its parts; None if it can keep nothing."""
     if isinstance(item, type | FunctionType | BuiltinFunctionType):
         found: Any = sys.modules.get(item.__module__ or "")
         for name in item.__qualname__.split("."):

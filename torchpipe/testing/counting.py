@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Pulls:
-    """What happened to a :class:`CountingSource`, over all its passes."""
+    """The pulls from a :class:`CountingSource`, over all its passes."""
 
     total: int = 0
     open_passes: int = 0

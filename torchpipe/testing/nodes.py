@@ -230,7 +230,7 @@ class _Check:
                 )
 
     def growth(self, where: _Where, length: int) -> None:
-        """Of what a node's author names in ``saved``: a state does not grow with the position."""
+        """Check that the values which a node's author names in ``saved`` do not grow with the position."""
         if self.grows or length < _LONG:
             return
         opened, sizes = self.open(where), list[int]()

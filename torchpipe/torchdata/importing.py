@@ -43,7 +43,7 @@ def install() -> None:
 
 
 def _folders() -> Sequence[str] | None:
-    """Where torchdata has its modules; None if there is no torchdata. Imports nothing."""
+    """The folders of torchdata's modules; None if there is no torchdata. Imports nothing."""
     if "torchdata" in sys.modules:
         return getattr(sys.modules["torchdata"], "__path__", [])
     found = find_spec("torchdata")

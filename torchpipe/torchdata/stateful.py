@@ -31,7 +31,7 @@ __all__ = ["position_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Saved:
-    """What a state says, wherever it says it. ``sampler`` and ``datasets`` are what these say of themselves."""
+    """The content of a state, wherever it stands there. ``sampler`` and ``datasets`` are their own states."""
 
     delivered: int
     finished: bool
@@ -125,7 +125,7 @@ def _of_sampler(sampler: Any, iterator: Any) -> tuple[Any, Any, torch.Tensor | N
 
 
 def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
-    """Of our own form: a count of batches says the rest."""
+    """The order in our own form: a count of batches says the rest."""
     if loader._is_iterable:
         raise _refused("a position within an iterable dataset")
     if saved.sampler is not None or saved.iterator is not None:

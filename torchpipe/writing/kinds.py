@@ -1,4 +1,4 @@
-"""What a kind of shard is: how a sample becomes what is written, and how that is put into files."""
+"""The kind of a shard: encodes samples, and puts them into files."""
 
 from __future__ import annotations
 

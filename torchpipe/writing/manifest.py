@@ -52,8 +52,9 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenShards:
-    """What :func:`write_shards` has done: ``shards`` are all that are whole now, of which ``new`` were written by this
-    call. ``print`` shows it in a sentence."""
+    """The result of :func:`write_shards`: ``shards`` are all that are whole now, of which this call wrote ``new``.
+    ``print`` shows it in a sentence.
+    """
 
     path: str
     folder: str
@@ -62,12 +63,12 @@ class WrittenShards:
 
     @property
     def samples(self) -> int:
-        """Of all shards."""
+        """The number of samples of all shards."""
         return sum(shard.samples for shard in self.shards)
 
     @property
     def bytes(self) -> int:
-        """Of all shards' files."""
+        """The bytes of all shards' files."""
         return sum(shard.bytes for shard in self.shards)
 
     @property

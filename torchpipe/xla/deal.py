@@ -32,7 +32,7 @@ _log = logging.getLogger("torchpipe")
 
 
 class Tail(enum.Enum):
-    """What becomes of a last group that has too few batches for all devices."""
+    """The treatment of a last group that has too few batches for all devices."""
 
     DROP = "drop"
     PAD = "pad"
@@ -41,7 +41,7 @@ class Tail(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DevicesPosition:
-    """What was received: every device had ``groups`` batches of the epoch, device j ``ahead[j]`` more.
+    """The batches received: every device had ``groups`` batches of the epoch, device j ``ahead[j]`` more.
 
     ``cursor`` leads the loader to the first batch that some device has not had. ``over``: the loops of
     all devices have ended, and the cursor leads to the next epoch.
@@ -112,7 +112,7 @@ class DevicesEpoch:
         return len(self._queues)
 
     def waiting(self) -> list[int]:
-        """How many batches wait on the host for each device, because others were further."""
+        """The number of batches that wait on the host for each device, because others were further."""
         with self._lock:
             return [len(queue) for queue in self._queues]
 
@@ -274,7 +274,7 @@ class DevicesEpoch:
 
 
 class Share:
-    """What ``deal`` has for device ``index``: the source of that device's RunAhead, which never takes its state."""
+    """The part of ``deal`` for device ``index``: the source of that device's RunAhead, which never takes its state."""
 
     def __init__(self, deal: DevicesEpoch, index: int) -> None:
         self._deal = deal

@@ -134,8 +134,9 @@ class LoaderSource:
 
 
 class _Policy(SnapshotPolicy):
-    """As another policy, but the first batch of a pass always has a snapshot: from there on the pass is known exactly,
-    also where a loader draws the order of a new epoch by chance."""
+    """Another policy, with a snapshot at the first batch of each pass: from there on the pass is known exactly, also
+    where a loader draws the order of a new epoch by chance.
+    """
 
     def __init__(self, source: LoaderSource, policy: SnapshotPolicy) -> None:
         self._source = source

@@ -51,7 +51,7 @@ class SharedCopy(Generic[T]):
 
     @property
     def shared_bytes(self) -> int:
-        """How much memory all processes of this host share."""
+        """The bytes of memory that all processes of this host share."""
         return self._size
 
     def close(self) -> None:

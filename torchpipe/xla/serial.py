@@ -65,7 +65,7 @@ class SerialExecutor:
         self._lock = FileLock(self.path, thread_local=True)
 
     def run(self, fn: Callable[[], T]) -> T:
-        """What ``fn()`` returns or raises, while nobody else runs one. Raises: TimeoutError; OSError for the file."""
+        """Run ``fn`` while nobody else runs one; returns its result. Raises: TimeoutError; OSError for the file."""
         if not callable(fn):
             raise TypeError(f"run() takes a function without arguments, got {fn!r}: write lambda: ...")
         if self._pid != os.getpid():

@@ -80,7 +80,7 @@ class DeviceStream(Iterator[Any]):
         )
 
     def stats(self) -> FeedStats:
-        """How the transfer and the consumer kept pace so far."""
+        """The pace of the transfer and of the consumer so far."""
         return self._ahead.stats()
 
     def interrupt(self) -> None:
@@ -191,7 +191,7 @@ class SeveralDevices:
         return streams
 
     def waiting(self) -> list[int]:
-        """How many batches wait on the host for each device, because others were read further."""
+        """The number of batches that wait on the host for each device, because others were read further."""
         return [0] * len(self.devices) if self._deal is None else self._deal.waiting()
 
     def state_dict(self) -> dict[str, Any]:

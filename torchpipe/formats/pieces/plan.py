@@ -45,7 +45,7 @@ _log = logging.getLogger("torchpipe")
 
 
 class Piece(NamedTuple):
-    """What stands in the file at ``path`` from ``start`` to ``stop``, in bytes, row groups or record batches.
+    """The part of the file at ``path`` from ``start`` to ``stop``, in bytes, row groups or record batches.
 
     ``unit`` is one of ``UNITS``. A line, a sample or a record belongs to the piece that it starts in. The unit of a
     whole file is ``"files"``, and both numbers are 0. ``stamp`` tells another file from the one that was planned.
@@ -87,8 +87,8 @@ class PiecePlan(Sequence[Piece]):
         self._first_rows = np.cumsum([0, *self.group_counts])
 
     def digest(self) -> str:
-        """Of the files, by their names below the folder that all have in common and their sizes, in order and with
-        repetitions, and of where each is cut.
+        """A digest of the files, by their names below the folder that all have in common and their sizes, in order and
+        with repetitions, and of the cuts of each.
         """
         return str(self.listed()[-1])
 
@@ -153,7 +153,7 @@ class PiecePlan(Sequence[Piece]):
         return Piece(self.paths[file], self.unit, start, stop, held)
 
     def rows_of(self, number: int) -> np.ndarray[Any, Any] | None:
-        """How many rows each row group of a piece has; None where that is not known."""
+        """The number of rows of each row group of a piece; None where it is not known."""
         if self.rows is None:
             return None
         file = int(self._files[number])
@@ -181,7 +181,7 @@ def check_unchanged(piece: Piece, stamp: Stamp | None, plan_file: str | None = N
 
 @dataclass(frozen=True)
 class _Cut:
-    """Where a file is cut: at ``ends``, of which there are at least two, or nowhere."""
+    """The cuts of a file: at ``ends``, of which there are at least two, or nowhere."""
 
     stamp: Stamp | None
     size: int | None
@@ -263,7 +263,7 @@ def _at_starts(form: Format, path: str, wanted: _Wanted) -> _Cut:
 
 
 def _joined(sizes: Sequence[float], most: float) -> np.ndarray[Any, Any]:
-    """Where neighbours of these sizes are parted, so that together they have at most ``most``, or are alone."""
+    """The borders that part neighbours of these sizes, so that together they have at most ``most``, or are alone."""
     ends, held = [0], 0.0
     for number, size in enumerate(sizes):
         if held and held + size > most:

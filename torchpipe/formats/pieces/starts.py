@@ -1,7 +1,7 @@
-"""Where the samples of a tar archive and the records of a TFRecord file may be parted: by an index, or by a scan.
+"""The borders at which a tar archive's samples and a TFRecord file's records may be parted: by an index, or by a scan.
 
-Runs in the process that plans pieces. A scan reads the headers and passes over what stands between them. What is
-damaged, or cut off, is in the last piece: whoever reads that is told.
+Runs in the process that plans pieces. A scan reads the headers and passes over the content between them. A damaged
+part, or one that is cut off, is in the last piece: its reader is told.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Format:
 
 
 def _scan_samples(path: str) -> Any:
-    """Where samples begin. One that stands in two places has no border between these: its reader is to see both."""
+    """The beginnings of samples. One in two places has no border between these: its reader is to see both."""
     starts, keys = [0], list[str]()
     content = Content(path, None, buffer_bytes=_HEADER_BYTES)
     try:
@@ -73,8 +73,8 @@ def _joined(starts: Any, keys: Iterable[str | None]) -> Any:
 
 
 def _indexed_samples(path: str, index: Index, size: int) -> Any:
-    """Of DALI's ``wds2idx``: "v1.2 COUNT", and in a line for each sample ending, position, size and name of each file
-    (no name in v1.1). Of Megatron-Energon: the place of each sample, and the end, as uint64.
+    """The samples' beginnings. DALI's ``wds2idx``: "v1.2 COUNT", and in a line for each sample ending, position, size
+    and name of each file (no name in v1.1). Megatron-Energon's: the place of each sample, and the end, as uint64.
     """
     keys: Iterable[str | None] | None = None
     if index.content.startswith(b"v1."):
@@ -115,8 +115,8 @@ def _keys_at(path: str, positions: Any) -> Iterator[str | None]:
 
 
 def _of_wds2idx(index: Index) -> tuple[Any, list[str | None] | None]:
-    """Where samples end, and their keys if it has names. Behind the last file of a sample the next one begins, with all
-    headers that it has.
+    """The borders of samples, 0 and the end included, and their keys if the index has names. Behind the last file of a
+    sample the next one begins, with all headers that it has.
     """
     head, *lines = index.content.splitlines()
     width = 3 if head.startswith(b"v1.1") else 4

@@ -41,14 +41,14 @@ def _reason(path: str, unit: str, compression: str | None) -> str:
 
 
 def how_to_divide(reasons: Collection[str]) -> str:
-    """What to do about files that are one piece for these ``reasons``, for a message."""
+    """Advice on files that are one piece for these ``reasons``, for a message."""
     ways = [_HELP[reason] for reason in dict.fromkeys(reasons) if _HELP.get(reason)]
     return ", or ".join([*ways, "write the data in more files"])
 
 
 def advice(reader: str, form: str, unit: str, paths: Sequence[str], compression: str | None, num_shards: int) -> str:
-    """How each of ``num_shards`` shards would read a part of ``paths`` of its own with ``reader``: by ``form``, or what
-    lets that divide them.
+    """Advice by which each of ``num_shards`` shards reads a part of ``paths`` of its own with ``reader``: by ``form``,
+    or by the step that lets that divide them.
     """
     reasons = [_reason(path, unit, compression) for path in paths]
     put = f"Put .{form}() right behind {reader}, in the place of .sharding_filter(), and each reads its own part of the"

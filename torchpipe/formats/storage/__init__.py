@@ -1,3 +1,3 @@
-"""Where files are stored (on disk, behind a URL, in a bucket), and how they are found, opened and written."""
+"""The storage of files (on disk, behind a URL, in a bucket): finds, opens and writes them."""
 
 __all__: list[str] = []

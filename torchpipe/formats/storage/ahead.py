@@ -153,7 +153,7 @@ class AheadFile(RemoteFile):
         return part
 
     def _fetcher(self) -> Any:
-        """What asks for a part: a function that does not hold this file."""
+        """A function that asks for a part, and does not hold this file."""
         file, cache, key = self._file, self._cache, self._key
         if cache is None:
             return file.fetch

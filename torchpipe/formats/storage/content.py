@@ -88,7 +88,7 @@ def _kind_of(path: str, compression: str | None) -> str | None:
 
 
 def open_up_to(path: str, stop: int | None, storage_options: Mapping[str, Any] | None = None) -> BinaryIO:
-    """As :func:`open_stored`, for a reader that needs little of what stands from byte ``stop`` on; ``raw.stop`` says so
+    """Open as :func:`open_stored` does, for a reader that needs little from byte ``stop`` on; ``raw.stop`` says so
     later.
     """
     if not is_remote(path):
@@ -128,7 +128,7 @@ class _UpTo(io.RawIOBase):
         return int(self._file.tell())
 
     def begin_small(self) -> None:
-        """What is read next is little: of a reader that looks something up."""
+        """Expect small reads from now on: the reader looks something up."""
         self._most = _INPUT_BYTES
 
     def readinto(self, buffer: Any) -> int:
@@ -301,16 +301,16 @@ class Content:
             self._members.needed = needed
 
     def mark(self, position: int) -> list[int]:
-        """What :meth:`go_to` needs for ``position``, up to which the content has been read: plain data.
+        """The numbers that :meth:`go_to` needs for ``position``, up to which the content has been read: plain data.
 
-        Of text the position is where the stream stands: its characters are no bytes.
+        The position in a text is that of the stream: its characters are no bytes.
         """
         if self._members is not None:
             return [position, *self._members.start_before(position)]
         return [self._file.tell() if self.is_text else self._first + position]
 
     def behind(self, position: int) -> int:
-        """How many bytes :meth:`go_to` would decompress again to come back to ``position``."""
+        """The number of bytes that :meth:`go_to` would decompress again to come back to ``position``."""
         return 0 if self._members is None else position - self._members.start_before(position)[1]
 
     def go_to(self, mark: object) -> int:

@@ -23,7 +23,7 @@ OTHER_CUTS = "An index beside a file that was made or removed since does that, o
 
 
 def size_of(path: str) -> int | None:
-    """Of a local file, in bytes; None of anything else."""
+    """The size of a local file in bytes; None for anything else."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def check_listed(what: str, saved: Any, now: list[Any], paths: Sequence[str]) ->
 
 
 def described(value: Any) -> str:
-    """What :func:`listed` gave, or a state holds in its place, for people."""
+    """A description, as text, of the list that :func:`listed` gave, or of a state's entry in its place."""
     try:
         count, size, ends, digest, *cuts = value
         between = f" from {ends[0]!r:.110} to {ends[1]!r:.110}" if ends else ""

@@ -1,7 +1,7 @@
-"""Of ``storage_options``: what is fsspec's, and what says how torchpipe reads ahead and keeps what it has read.
+"""The division of ``storage_options``: fsspec's own, and the keys that say how torchpipe reads ahead and keeps blocks.
 
-The three keys stand there, and not among the arguments of each reader, since they are what the rest of
-``storage_options`` is: how data are reached. Every reader has them at once, no fingerprint and no state knows them.
+The three keys stand there, and not among the arguments of each reader, since, as the rest of ``storage_options``, they
+say how data are reached. Every reader has them at once, no fingerprint and no state knows them.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _choices(inner: str) -> Iterable[str]:
 
 
 def _first_pair(text: str) -> tuple[int, int] | None:
-    """Where the first braces that stand for something open and close."""
+    """The positions at which the first braces that stand for something open and close."""
     for first in (at for at, letter in enumerate(text) if letter == "{"):
         depth = 0
         for at in range(first, len(text)):
@@ -130,7 +130,7 @@ def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | Non
 
 
 def _file_of(name: str) -> Any:
-    """What tells a local file from others, whatever its name; of a link that leads nowhere, its name."""
+    """An identity that tells a local file from others, whatever its name; of a link that leads nowhere, its name."""
     try:
         found = os.stat(name)
     except OSError:

@@ -1,6 +1,6 @@
-"""What was learned of files, kept by a process: found again as long as the file is the same one.
+"""The facts that a process has learned of files: found again as long as the file is the same one.
 
-Runs in any thread; what two of them learn at once, one of them keeps. Nothing of it is part of a state.
+Runs in any thread; of two that learn the same at once, one keeps it. Nothing of it is part of a state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def identity_of(file: Any, stamp: Stamp | None) -> object:
-    """Of an open file: another one wherever this process finds other content; None where nobody can tell."""
+    """The identity of an open file: another one wherever this process finds other content; None if nobody can tell."""
     return None if stamp is None or stamp[1] is None else (stamp, seen_of(file))
 
 

@@ -152,7 +152,7 @@ _budget = Budget(PROCESS_BYTES)
 
 
 def request_threads() -> RequestThreads:
-    """Those of this process."""
+    """The request threads of this process."""
     return _threads
 
 

@@ -90,8 +90,9 @@ class RemoteSource:
         return file, size, version
 
     def _version(self, file: Any) -> tuple[str | None, bool]:
-        """What tells this file from another one of its name, if its system says; of the web, also each request asks for
-        that one (RFC 9110, 13.1). And whether another content has surely another one."""
+        """The version that tells this file from another one of its name, if its system says; on the web, requests ask
+        for it (RFC 9110, 13.1). And True if another content surely has another one.
+        """
         details = getattr(getattr(file, "r", None), "headers", None) or getattr(file, "details", None)
         if self._of_web and isinstance(details, dict):  # the file of fsspec's tells its size alone
             details = file.fs.info(file.path)

@@ -110,9 +110,9 @@ def _differ(saved: Any, now: Any) -> bool:
 
 
 def change_of(name: str, saved: Any, stamp: Stamp | None) -> str | None:
-    """How the file with ``stamp`` differs from the one with ``saved``, as far as both are known; None if it does not.
+    """The difference of the file with ``stamp`` from the one with ``saved``, as text; None if no difference is known.
 
-    Raises: StateError for what is no stamp.
+    Raises: StateError for a value that is no stamp.
     """
     if saved is None or stamp is None:
         return None
@@ -134,7 +134,7 @@ def check_stamp(name: str, saved: Any, stamp: Stamp | None) -> None:
 
 
 def seen_of(file: Any) -> tuple[int, ...] | None:
-    """What is another number wherever a local file was replaced or written to; None of another file."""
+    """Numbers that change wherever a local file is replaced or written to; None for another file."""
     try:
         found = os.fstat(file.fileno())
     except (AttributeError, OSError, ValueError):  # UnsupportedOperation is one of these

@@ -106,7 +106,7 @@ def open_web(
 
 
 def _version(headers: Mapping[str, str]) -> str | None:
-    """What tells this file from another one (RFC 9110, 8.8)."""
+    """The version that tells this file from another one (RFC 9110, 8.8)."""
     return headers.get("ETag") or headers.get("Last-Modified")
 
 

@@ -61,7 +61,7 @@ class Lease:
 
 
 def path_in(root: str | None, path: str) -> str:
-    """Where to write ``path``: relative ones within ``root``, if there is one. Raises: ValueError if it is not in it.
+    """The path to write for ``path``: within ``root``, if there is one. Raises: ValueError if it is outside.
 
     Names may come out of a foreign archive: ``../`` and links that lead out of ``root`` are found.
     """

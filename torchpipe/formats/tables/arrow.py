@@ -28,8 +28,8 @@ _BLOCK = struct.Struct("<qi4xq")  # where it begins, the bytes of its header and
 
 
 def arrow_batches(path: str, storage_options: Mapping[str, Any] | None) -> int | None:
-    """How many record batches can be read by themselves; None where each needs the bytes before: of a stream at a URL,
-    and of one with dictionaries between its batches. Raises: as :class:`ArrowBlocks`.
+    """The number of record batches that can be read by themselves; None where each needs the bytes before: of a stream
+    at a URL, and of one with dictionaries between its batches. Raises: as :class:`ArrowBlocks`.
     """
     file = None
     if is_remote(path):

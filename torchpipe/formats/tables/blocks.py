@@ -27,9 +27,9 @@ class Blocks(ABC):
     path: str
     stamp: list[int | str | None] | None
     unit: str
-    """What a block is called."""
+    """The name of a block, in texts."""
     count: int
-    """Of blocks."""
+    """The number of blocks."""
     columns: Sequence[str]
     """The names of those that are handed out."""
     first = 0
@@ -41,7 +41,7 @@ class Blocks(ABC):
 
     @abstractmethod
     def length(self, block: int) -> int | None:
-        """How many rows of it are handed out; None if that takes reading it, as a filter does."""
+        """The number of a block's rows that are handed out; None if that takes reading it, as a filter does."""
 
     @abstractmethod
     def row_bytes(self, block: int) -> float:

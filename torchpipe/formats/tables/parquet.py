@@ -107,7 +107,7 @@ class ParquetFile:
 
 
 def groups_in(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Stamp | None, list[Any]]:
-    """What the footer of the file says of each row group, as pyarrow has it; and the file's stamp."""
+    """The stamp of the file, and its footer's entry for each row group, as pyarrow has it."""
     file = ParquetFile(path, storage_options)
     file.close()
     metadata = file.footer.metadata
@@ -214,7 +214,7 @@ def _is_of(path: str, columns: Sequence[str]) -> bool:
 
 
 class NoBlocks(Blocks):
-    """Of a file that is not opened: a filter keeps none of its rows."""
+    """The blocks of a file that is not opened: a filter keeps none of its rows."""
 
     stamp = None
     unit = "row group"
@@ -247,7 +247,7 @@ class RowGroups(Records[Any]):
 
     @abstractmethod
     def made(self, group: int) -> Any:
-        """What stands for a row group."""
+        """The item that stands for a row group."""
 
     def __next__(self) -> Any:
         if self._next >= self._count:

@@ -62,12 +62,11 @@ def _type_of(values: list[str]) -> Any:
 
 
 class Partitions:
-    """What paths say of the columns of ``schema``, and whether a ``filter`` leaves anything of a file.
+    """The values of ``schema``'s columns that paths tell; sees whether a ``filter`` leaves anything of a file.
 
-    Of a filter that is a list, the conditions on these columns are looked at; of an expression, one of these columns
-    alone.
+    A list's conditions on these columns are looked at; an expression is if it is of these columns alone.
 
-    Raises: ValueError for a condition whose value is of another type than its column.
+    Raises: ValueError for a condition with a value of another type than its column.
     """
 
     def __init__(self, schema: Any, filter: Any) -> None:
@@ -122,7 +121,7 @@ class Partitions:
             ) from error
 
     def expression(self, path: str) -> Any:
-        """What is true of all rows of the file, as a ``pyarrow.compute.Expression``."""
+        """An expression that is true of all rows of the file, as a ``pyarrow.compute.Expression``."""
         import pyarrow.compute as pc
 
         made = pc.scalar(True)

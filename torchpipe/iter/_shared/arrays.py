@@ -14,7 +14,7 @@ from torchpipe.formats.numbers import given_number, holds
 __all__ = ["FIELD", "KINDS", "as_array", "check_pad", "field_name", "given_pads", "pads_of"]
 
 FIELD = "tokens"
-"""What the field is called where items are bare sequences."""
+"""The name of the field where items are bare sequences."""
 
 KINDS = "biufc"
 """The kinds of dtypes that are numbers, as numpy calls them."""
@@ -23,7 +23,7 @@ _READ = (list, tuple, range, array.array)
 
 
 def field_name(name: str) -> str:
-    """How an error calls the field."""
+    """The field as an error names it."""
     return "an item" if name == FIELD else f"field {name!r}"
 
 
@@ -77,7 +77,7 @@ def given_pads(pad_value: Any) -> Any:
 
 
 def pads_of(node: str, pad_value: Any, dtypes: Mapping[str, np.dtype[Any]]) -> list[Any]:
-    """What each field is padded with: ``pad_value``, or its entry in it (0 without one).
+    """The pad of each field: ``pad_value``, or its entry in it (0 without one).
 
     Raises: ValueError for a name that no field has, one value other than 0 for fields of several kinds, and
     a value that a field cannot hold.

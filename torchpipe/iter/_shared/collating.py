@@ -70,7 +70,7 @@ def stack_as_torch() -> None:
 
 
 def _stack_in(memory: Memory | None, batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-    """What ``default_collate`` makes of tensors; large ones in ``memory``, where that is the same."""
+    """Collate tensors as ``default_collate`` does; large ones in ``memory``, where that is the same."""
     first = batch[0]
     if type(first) is torch.Tensor and is_plain(first):
         buffer = None
@@ -101,7 +101,7 @@ def _stacks_as_it_is(item: torch.Tensor, first: torch.Tensor) -> bool:
 
 
 def _mappings(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """As torch does; dicts proper need not be copied for what else they may be."""
+    """Collate mappings as torch does; dicts proper need not be copied, since they are nothing else besides."""
     first = batch[0]
     check_same_fields("collate", batch)
     fields = {key: collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first}

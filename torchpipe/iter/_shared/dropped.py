@@ -14,7 +14,7 @@ _log = logging.getLogger("torchpipe")
 
 
 def note_dropped(iterator: NodeIterator[Any], before: int, why: str) -> int:
-    """How many items ``iterator`` has left out now, after ``before`` others; a warning tells of the first."""
+    """Note and count an item that ``iterator`` leaves out, after ``before`` others; a warning tells of the first."""
     context = iterator.context
     if not before and not context.shared.restoring:
         _log.warning(

@@ -20,7 +20,7 @@ from torchpipe.node.validate import check_length
 __all__ = ["LIST_ENDING", "Lister"]
 
 LIST_ENDING = ".torchpipe-list"
-"""Of files that say what a cache has made: no data."""
+"""The ending of files that say what a cache has made: no data."""
 
 
 class Lister(IterDataPipe[str]):

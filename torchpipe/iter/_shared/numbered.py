@@ -93,8 +93,8 @@ class Numbered:
             self._note_if_due()
 
     def _decide(self, buffer: list[Any]) -> None:
-        """Whether the items that the buffer has now are large enough. Those that were not numbered when they came are
-        in states themselves, until they are handed out.
+        """Decide if the buffer's items are large enough. Items that were not numbered when they came are in states
+        themselves, until they are handed out.
         """
         if not self._is_large(buffer):
             self.on = False
@@ -116,7 +116,7 @@ class Numbered:
             self._numbers.pop()
 
     def state(self, buffer: list[Any], keep: Callable[[list[Any]], list[Any]]) -> dict[str, Any]:
-        """What says which items the buffer holds, and the input's state from which they are made again."""
+        """The state: the numbers of the buffer's items, and the input's state from which they are made again."""
         if self._loaded is not None:
             return {**self._loaded, "inputs": [self._source.state_dict()]}
         first, snapshot = self._snapshots[0]

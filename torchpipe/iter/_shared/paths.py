@@ -93,7 +93,7 @@ def as_paths(name: str, paths: Any, storage_options: Mapping[str, Any] | None = 
 
 
 def made_of_files(node: Any, files: Files | Unseen) -> Mapping[str, Any]:
-    """What the items of ``node`` are made of: ``files``, and its arguments but for how these are reached."""
+    """The things that decide the items of ``node``: ``files``, and its arguments but for how these are reached."""
     return {**stream_arguments(node), "files": files}
 
 

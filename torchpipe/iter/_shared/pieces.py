@@ -96,7 +96,7 @@ class FilePieces(Switched[Piece]):
         return len(self.plan)
 
     def explained(self) -> str:
-        """How many pieces there are, of how many files, and why some of these are not divided."""
+        """The numbers of pieces and files, and the reasons why some files are not divided, as text."""
         whole = ", ".join(f"{count} {why}" for why, count in self.plan.whole.items())
         pieces, files = _several(len(self.plan), "piece"), _several(len(self.paths), "file")
         return f"{pieces} of {files}" + (f" (undivided: {whole})" if whole else "")

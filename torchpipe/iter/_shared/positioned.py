@@ -1,4 +1,4 @@
-"""What a function makes of one item, as a list or as an iterator that knows its position."""
+"""The result of a function for one item, as a list or as an iterator that knows its position."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _MUCH_BYTES = 64 << 20  # reading so much again takes a moment, and is announced
 
 
 class Spot(str):
-    """Where the reading of a file has failed, for people."""
+    """The place in a file at which reading has failed, as text."""
 
     path: str
     rest: bool  # True if what is behind it is lost as well
@@ -93,7 +93,7 @@ class FileReader(IterDataPipe[T]):
         return made_of_files(self, named_files(self.source))
 
     def first_bytes(self, path: str, part: bool) -> tuple[int, int | None]:
-        """Where reading a file begins, or a ``part`` that does not begin at a byte, and where it may stop."""
+        """The byte to read first of a file, or of a ``part`` not in bytes, and the one where reading may stop."""
         return self.begins_at, None
 
     @abstractmethod
@@ -154,7 +154,7 @@ class _RecordsIterator(ExpandingIterator[T]):
         """The records of the file that is open, from their start on."""
 
     def records_in(self, records: Records[T]) -> Iterator[T]:
-        """Those to hand out."""
+        """The records to hand out."""
         for record in records:
             self._handed_out += 1
             yield record
@@ -248,7 +248,7 @@ class _StreamIterator(_RecordsIterator[T]):
 
 
 def _plan_file(reader: DataPipe) -> str | None:
-    """Where the plan of the pieces that ``reader`` is given is kept, if it is."""
+    """The file that keeps the plan of the pieces that ``reader`` is given, if there is one."""
     return next((file for node in walk(reader) if (file := getattr(node, "plan_file", None)) is not None), None)
 
 
@@ -346,7 +346,7 @@ class _FileIterator(_RecordsIterator[T]):
 
 
 def _beginning(reader: FileReader[Any], item: object) -> Beginning | None:
-    """Where ``reader`` begins to read what an item names, if that is a remote file."""
+    """The path and bytes with which ``reader`` begins the item's file or piece; None for a local file."""
     path, span = reader.piece_of(item)
     if not is_remote(path):
         return None

@@ -36,7 +36,7 @@ _END: Any = object()
 
 
 class Container(IterDataPipe[Any]):
-    """What branches have in common. Not iterated itself. Define :meth:`deal`."""
+    """The common node of branches, which share one pass over its input. Not iterated itself. Define :meth:`deal`."""
 
     shared = True
     names_files = True  # if its input does
@@ -68,7 +68,7 @@ class Container(IterDataPipe[Any]):
         return len(self.source)
 
     def length_of(self, branch: int) -> int:
-        """Of one branch. Raises: TypeError if it is unknown."""
+        """The number of items of one branch. Raises: TypeError if it is unknown."""
         return len(self.source)
 
     def function(self) -> Any:
@@ -77,10 +77,10 @@ class Container(IterDataPipe[Any]):
 
     @abstractmethod
     def deal(self, item: Any, number: int, fn: Any, branches: Collection[int]) -> Iterable[tuple[int, Any]]:
-        """What item ``number`` of the input is to which branches, of those that are read."""
+        """Pairs (branch, value) that item ``number`` of the input gives; ``branches`` are read, others are not."""
 
     def hand_out(self, value: Any, waits: bool) -> Any:
-        """What a branch yields of what was dealt to it, which ``waits`` for another branch, too."""
+        """The item that a branch yields for a value dealt to it, which ``waits`` for another branch, too."""
         return value
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
@@ -180,7 +180,7 @@ class SharedPass(NodeIterator[Any]):
         return not self.overflown and not self._pulls and _reads_once(self.node, self.context)
 
     def waits_elsewhere(self, branch: int) -> bool:
-        """Of branches that are ``alike``: has another one yet to read what ``branch`` has read last?"""
+        """True if branches are ``alike`` and another one has yet to read the item that ``branch`` has read last."""
         return self.node.alike and any(self._read[other] < self._read[branch] for other in self.expected)
 
     def _not_read_again(self, branch: int) -> int:
@@ -258,7 +258,7 @@ class SharedPass(NodeIterator[Any]):
         return super().state_dict()
 
     def state_for(self, branch: int) -> dict[str, Any]:
-        """What ``branch`` saves of this pass: another branch's state, beside it, may have all of it already."""
+        """The state of this pass for ``branch``: another branch's state, beside it, may have all of it already."""
         return {"reached": self._reached()} if self.context.shared.gather(self, branch) else self.state_dict()
 
     def gathered(self, branches: set[int]) -> None:
@@ -278,7 +278,7 @@ class SharedPass(NodeIterator[Any]):
         }
 
     def _reached(self) -> list[int]:
-        """How many items of each branch were read, those included that are read again after a restore."""
+        """The number of items read from each branch, those included that are read again after a restore."""
         return list(map(max, self._read, self._floor))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -406,7 +406,7 @@ def _all_ways_pass(gate: int, top: DataPipe, ends: set[int]) -> bool:
 
 @dataclass
 class _Passes:
-    """Those over one container, in one context and round."""
+    """The passes over one container, in one context and round."""
 
     live: list[SharedPass] = field(default_factory=list)
     begun: int = 0

@@ -102,7 +102,7 @@ def _check_fixed(source: DataPipe) -> None:
 
 
 class _Splitter(IterDataPipe[Any]):
-    """What the parts have in common."""
+    """The base of the parts."""
 
     node_title = "random_split()"
 

@@ -1,4 +1,4 @@
-"""Where ``cache`` keeps chunks of items: in this process's memory, or in a folder that processes share.
+"""The stores in which ``cache`` keeps chunks of items: in this process's memory, or in a folder that processes share.
 
 A folder is shared without trust in any process's life:
 
@@ -7,7 +7,7 @@ A folder is shared without trust in any process's life:
 - The process that makes chunks holds the lease (``writing.Lease``), which ends with it however it dies. Others wait
   for the chunk, not for the lease; one that sees nothing new for ``timeout_s`` (a stopped owner, a lock server that is
   gone) makes the chunk for itself, and stores nothing.
-- What a killed writer has left half written is written anew by the next holder of the lease.
+- A chunk that a killed writer has left half written is written anew by the next holder of the lease.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ class Cacher(OnePerItem[T]):
         return inner.share(among) if among else (1, 0)
 
     def open_store(self, inner: Context) -> Store:
-        """Where the items of this pass are kept."""
+        """The store for the items of this pass."""
         share = self.share(inner)
         if self.path is None:
             return memory_store(self, share, self.max_bytes)
@@ -216,7 +216,7 @@ class Cacher(OnePerItem[T]):
         return DiskStore(Path(self.path, name), about, self.allow_pickle, self.lease_timeout_s)
 
     def _content(self) -> str:
-        """What its items are made of, looked at once in a process. Raises: TypeError for what cannot be seen."""
+        """A description of all that makes its items, made once in a process. Raises: TypeError for an unseen part."""
         if self not in _contents:
             try:
                 _contents[self] = describe_content(self.source, lenient=self.version != "")
@@ -285,7 +285,7 @@ class _Making:
         return data
 
     def _position(self, made: int) -> tuple[bytes, int]:
-        """Where the input stands, and how many items going there makes again."""
+        """The input's position, and the number of items that going there makes again."""
         replays = self._context.shared.replays
         random = self._random.state_dict()
         count = self._count + made

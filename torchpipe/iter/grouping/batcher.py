@@ -54,7 +54,7 @@ class _BatchIterator(ItemIterator[list[T]]):
             del full
 
     def _fill(self, batch: list[T]) -> None:
-        """What ``last`` says of a batch that is not full."""
+        """Fill a batch that is not full, or raise, as ``last`` says."""
         last, size = self.node.last, self.node.batch_size
         if last == "raise":
             raise ValueError(f"the last batch has {len(batch)} items instead of {size}, and last='raise'")

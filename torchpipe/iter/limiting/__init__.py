@@ -1,3 +1,3 @@
-"""How many items there are: the first ones, again, without end."""
+"""Nodes that set the number of items: the first ones, again, without end."""
 
 __all__: list[str] = []

@@ -100,7 +100,7 @@ class Mixer(IterDataPipe[T]):
         self.schedule()
 
     def schedule(self) -> _Schedule:
-        """Which weights hold when. Raises: ValueError, TypeError."""
+        """The schedule of weights. Raises: ValueError, TypeError."""
         weights, count = self.weights, len(self.datapipes)
         if callable(weights):
             function = weights

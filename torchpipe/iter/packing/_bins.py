@@ -35,13 +35,13 @@ class Segment:
         return Segment(tuple(part[:size] for part in self.parts), tuple(min(size, n) for n in self.sizes), self.kept)
 
     def rest(self, size: int) -> Segment:
-        """What :meth:`head` leaves. For one budget alone."""
+        """The entries behind those of :meth:`head`. For one budget alone."""
         return Segment(tuple(part[size:] for part in self.parts), (self.sizes[0] - size,), copy_item(self.kept))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What samples are made of, as the first one had it: ``rows`` has an empty array for each field, for its dtype."""
+    """The layout of samples, as the first one had it: ``rows`` has an empty array for each field, for its dtype."""
 
     fields: tuple[str, ...]
     rows: tuple[np.ndarray[Any, Any], ...]

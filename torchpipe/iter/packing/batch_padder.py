@@ -61,7 +61,7 @@ class BatchPadder(Itemwise[Any]):
         self.side = side
 
     def padded_length(self, longest: int) -> int:
-        """What a batch is padded to. Raises: ValueError."""
+        """The length to which a batch is padded. Raises: ValueError."""
         if self.length:
             for length in self.length:
                 if longest <= length:

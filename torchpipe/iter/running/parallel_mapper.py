@@ -97,7 +97,7 @@ class _ParallelIterator(CountingIterator[R]):
         return self.asked_for
 
     def _pull(self) -> None:
-        """As many as may be ahead, whether or not there is time: what the input draws must not depend on that."""
+        """Pull as many items as may be ahead, in time or not: the draws of the input must not depend on that."""
         while len(self.ahead) < self.node.buffer_size and self.error is None:
             try:
                 item = next(self.source.items(), _END)

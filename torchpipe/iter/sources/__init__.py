@@ -1,3 +1,3 @@
-"""Where items come from: objects in memory, file names, tables, other libraries' datasets."""
+"""The sources of items: objects in memory, file names, tables, other libraries' datasets."""
 
 __all__: list[str] = []

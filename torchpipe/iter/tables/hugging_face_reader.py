@@ -132,7 +132,7 @@ class _Batches:
 
 @dataclass(frozen=True)
 class _Mark:
-    """Where a stream stood: its own state there (None: at its start), and the global random states."""
+    """A position of a stream: its own state there (None: at its start), and the global random states."""
 
     position: int
     stream: Any

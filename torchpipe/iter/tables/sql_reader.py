@@ -202,7 +202,7 @@ def _shown(names: Sequence[str], key: Sequence[Any]) -> str:
 
 
 def _paramstyle(connection: Any) -> str:
-    """As the module of the connection, or a package around it, says. Raises: ValueError."""
+    """The style that the module of the connection, or a package around it, names. Raises: ValueError."""
     name = type(connection).__module__
     while name:
         style = getattr(sys.modules.get(name), "paramstyle", None)

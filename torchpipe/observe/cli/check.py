@@ -83,7 +83,7 @@ class _Range:
 
 @dataclass
 class _File:
-    """What a file holds. ``bad``: (place, error) of the first bad records; ``rest_lost``: reading ended there."""
+    """The content of a file. ``bad``: (place, error) of the first bad records; ``rest_lost``: reading ended there."""
 
     path: str
     size: int = 0
@@ -116,7 +116,7 @@ class _File:
 
 @dataclass(frozen=True)
 class Checked:
-    """What all files hold. ``problems`` are sentences; with none of them the data can be read."""
+    """The content of all files. ``problems`` are sentences; with none of them the data can be read."""
 
     files: int
     size: int

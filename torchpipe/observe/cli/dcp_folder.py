@@ -1,4 +1,4 @@
-"""What is no tensor in a checkpoint of torch.distributed.checkpoint, without process groups. Nothing in it is run.
+"""The values other than tensors in a torch.distributed.checkpoint, without process groups. Nothing of it is run.
 
 A folder has a pickle, ``.metadata``, which says where in its files each value lies, and a value is what ``torch.save``
 wrote. The pickle is read with an unpickler for which every class and function is an empty stand-in, and the values by

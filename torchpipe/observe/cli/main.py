@@ -362,7 +362,7 @@ def _show(options: argparse.Namespace) -> tuple[int, Any]:
 
 
 def _refusals(states: dict[str, Any], target: str) -> dict[str, str]:
-    """Of each state, why the loader refuses it; empty if it does not."""
+    """The loader's reason to refuse each state; empty if it does not."""
     from torchpipe.observe.cli.targets import refusal
 
     return {where: refusal(target, state) for where, state in states.items()}

@@ -1,4 +1,4 @@
-"""Where a command's result goes: to stdout, apart from what the user's code prints, where it is for programs."""
+"""The output of a command: to stdout, apart from the prints of the user's code, where it is for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def accept_all_characters() -> None:
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """What is written to stdout meanwhile, by modules and processes alike, goes to stderr."""
+    """Send the output to stdout meanwhile, of modules and processes alike, to stderr."""
     stdout, stderr = sys.stdout, sys.stderr
     if stdout is None or stderr is None:  # closed
         yield

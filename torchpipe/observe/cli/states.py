@@ -97,7 +97,7 @@ def shown(where: str, state: State) -> str:
 
 
 def as_data(state: State) -> Any:
-    """What JSON can hold of ``state``: numbers and texts as they are, and other things described."""
+    """The content of ``state`` as JSON can hold it: numbers and texts as they are, and other things described."""
     return _plain(state, 0)
 
 

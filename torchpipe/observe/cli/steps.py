@@ -77,7 +77,7 @@ def _is(row: Any, text: str) -> bool:
 
 
 def _texts(row: Any) -> Any:
-    """As JSON can hold it: bytes are text."""
+    """The row as JSON can hold it: bytes are text."""
     if isinstance(row, Mapping):
         return {name: _texts(value) for name, value in row.items()}
     if isinstance(row, list | tuple):

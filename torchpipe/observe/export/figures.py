@@ -30,7 +30,7 @@ class Measurement:
 
 
 class Measurements:
-    """Those of one loader. Thread-safe."""
+    """The measurements of one loader. Thread-safe."""
 
     def __init__(self, loader: Source) -> None:
         self._loader = loader

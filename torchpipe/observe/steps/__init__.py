@@ -1,3 +1,3 @@
-"""Which samples the steps of an epoch have, the items of steps made again, and what each ``mix`` has drawn."""
+"""The samples of an epoch's steps, the items of steps made again, and the draws of each ``mix``."""
 
 __all__ = []

@@ -16,7 +16,7 @@ __all__ = ["item_at", "mixtures", "next_change", "rows_of"]
 
 
 def rows_of(loader: Any, steps: AskedSteps, keep: Sequence[str], epoch: int | None) -> Rows:
-    """Of a graph what the sources give, of a dataset the indices of its samples."""
+    """The rows of steps: of a graph, the items of its sources; of a dataset, the indices of its samples."""
     position = loader._position_beside()
     return _way(loader).rows_of(loader, position, steps, list(keep), epoch)  # type: ignore[no-any-return]
 
@@ -32,7 +32,7 @@ def _way(loader: Any) -> Any:
 
 
 def mixtures(loader: DataLoader2[Any]) -> list[Mixture]:
-    """Of each ``mix`` of the graph."""
+    """The mixtures of all ``mix`` nodes of the graph."""
     return mixtures_of(loader.datapipe, loader.reading_service, loader._position_beside())
 
 

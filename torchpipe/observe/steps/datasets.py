@@ -66,7 +66,7 @@ def item_at(loader: DataLoader[Any], position: Position, step: int, epoch: int |
 
 
 def _made(loader: DataLoader[Any], order: Order, epoch: int, step: int, indices: Any) -> Any:
-    """As the worker makes it whose turn it is."""
+    """The batch as the worker in turn makes it."""
     dataset, collate_fn = beside_the_loop((loader._plain_dataset(), loader.collate_fn))
     by_sample = loader.fetch == "samples"
     fetch = Fetch(dataset, gives_batches(loader), collate_fn, by_sample=by_sample)
@@ -83,7 +83,7 @@ def _made(loader: DataLoader[Any], order: Order, epoch: int, step: int, indices:
 
 @contextmanager
 def _as_worker(loader: DataLoader[Any], base_seed: int, step: int, dataset: Any) -> Iterator[None]:
-    """As if this were the worker whose turn ``step`` is, if the loader has workers."""
+    """Act as the worker whose turn ``step`` is, if the loader has workers."""
     if not loader.num_workers:
         yield
         return

@@ -54,7 +54,7 @@ def item_at(loader: DataLoader2[Any], position: LoaderState, step: int, epoch: i
 
 
 def _identities(graph: DataPipe) -> Identities:
-    """Of the one section that runs in shards; none where nodes behind it alter the stream."""
+    """The identities of the one section that runs in shards; none where nodes behind it alter the stream."""
     made = plan(graph)
     if len(made.cuts) > 1 or any(traits_of(node).alters_stream for node in made.main_nodes):
         return Identities({}, tuple(made.main_nodes))

@@ -1,9 +1,9 @@
-"""Which samples a graph hands out, without making them: what stands for nodes that make one item of one.
+"""The samples that a graph hands out, without making them: substitutes for nodes that make one item of one.
 
 Runs in the user's process. A node that makes each item of one item, and of nothing else, decides neither which items
 come nor when; nor do nodes before it that only choose by number, change the order, or group. With such nodes passed
-through, what comes out is what the sources gave: in the same order, since nodes keep their numbers, from which their
-random streams come. A source that is read by index gives its keys.
+through, the items of the sources come out: in the same order, since nodes keep their numbers, from which their random
+streams come. A source that is read by index gives its keys.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Identities:
 
     @classmethod
     def of(cls, root: DataPipe) -> Identities:
-        """Those of the graph that ends in ``root``. None are left out if code of the user's decides which items come:
-        it may draw from random states that go on from one function to the next.
+        """The identities of the graph that ends in ``root``. No node is left out if code of the user's decides which
+        items come: it may draw from random states that go on from one function to the next.
         """
         found: dict[int, Callable[[Context], NodeIterator[Any]]] = {}
         waiting, seen, kept = [root], set[int](), []
@@ -86,7 +86,7 @@ class Identities:
 
 
 def batched_levels(node: DataPipe) -> int | None:
-    """How many levels of batches an item of ``node`` has around its samples: 0 for a sample; None: nobody can tell."""
+    """The number of levels of batches around the samples in an item of ``node``: 0: none; None: nobody can tell."""
     inputs = inputs_of(node)
     if not is_ours(type(node).__module__) or type(node) is UnBatcher:
         return None

@@ -1,4 +1,4 @@
-"""What a ``mix`` has drawn, by source, and from which number on its weights may change. Runs in the user's process."""
+"""The draws of a ``mix``, by source, and the number from which its weights may change. Runs in the user's process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Mixture:
 
 
 def mixtures_of(graph: DataPipe, service: ReadingServiceInterface, position: LoaderState) -> list[Mixture]:
-    """Of each ``mix`` of the graph. Raises: StateError."""
+    """The mixture of each ``mix`` of the graph. Raises: StateError."""
     numbered = [node for node in walk(graph) if traits_of(node).alters_stream]
     mixers = [(number, node) for number, node in enumerate(numbered) if isinstance(node, Mixer)]
     if not mixers:

@@ -1,4 +1,4 @@
-"""Which samples the steps of an epoch have: what ``loader.rows`` gives, of any loader. Runs in the user's process."""
+"""The samples of an epoch's steps: the result of ``loader.rows``, for any loader. Runs in the user's process."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def rows_in(item: Any, keep: Sequence[str], levels: int | None) -> list[Any]:
 
 
 def row_of(item: Any, keep: Sequence[str], *, columns: bool = False) -> Any:
-    """What a sample is known by: the fields of ``keep``; else those that name one, or itself if it is plain.
+    """The fields that identify a sample: those of ``keep``; else those that name one, or a plain sample itself.
 
     One field is its value, several are a dict; of ``columns``, a batch that was put together, a list for all samples.
     Raises: LookupError for a field that is not there.
@@ -139,7 +139,7 @@ def row_of(item: Any, keep: Sequence[str], *, columns: bool = False) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As plain data; of what is none, its class and a checksum."""
+    """The value as plain data; the class and a checksum of one that is not."""
     if isinstance(value, torch.Tensor | np.ndarray) and value.ndim < 2 and value.dtype not in (torch.bool, np.bool_):
         return value.tolist()
     found = plain(value)

@@ -103,7 +103,7 @@ class Trace:
         self._last_ns = now_ns
 
     def _slice(self, lane: str, pid: int, thread: int, name: str, spent: dict[str, float], now_ns: int) -> None:
-        """What took most of the time since the last look goes on, or begins."""
+        """Go on with the work that took most of the time since the last look, or begin it."""
         if lane not in self._named:
             self._named.add(lane)
             self._write([_name(pid, "thread_name", name, thread)])

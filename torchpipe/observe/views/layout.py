@@ -1,4 +1,4 @@
-"""Where the nodes of a graph stand in a picture: in rows from the top down, the sections one below the other. Pure.
+"""The positions of a graph's nodes in a picture: in rows from the top down, the sections one below the other. Pure.
 
 Two pictures are text themselves: lines, and Mermaid's language, which GitHub and many documentation tools draw.
 """
@@ -94,7 +94,7 @@ def _kinds(section: Section, stats: LoaderStats) -> tuple[str, ...]:
 
 
 def _quoted(text: str) -> str:
-    """As Mermaid wants it: entities by number, for all that it or HTML could take for its own."""
+    """The text as Mermaid wants it: entities by number, for all that it or HTML could take for its own."""
     return "".join(
         char if char.isalnum() or char in " _.,:()[]=-+*/" else f"#{ord(char)};"
         for char in shortened(text, _MOST_CHARS)

@@ -1,4 +1,4 @@
-"""What a loader is doing just now, in a few lines: for a terminal, a notebook, and logs. Pure; drawn by ``rich``."""
+"""The present work of a loader, in a few lines: for a terminal, a notebook, and logs. Pure; drawn by ``rich``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def progress_line(stats: LoaderStats, rate: float) -> str:
 
 
 class _Paper(io.StringIO):
-    """What rich takes for a terminal of this encoding: bars are of ASCII where it has no other characters."""
+    """A file that rich takes for a terminal of this encoding: bars are of ASCII where it has no other characters."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__()

@@ -127,7 +127,7 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 
 
 def _sentence(text: str) -> str:
-    """As HTML: what stands between backticks is code."""
+    """The text as HTML: the part between backticks is code."""
     return re.sub("`(.*?)`", r"<code>\1</code>", escape(text))
 
 

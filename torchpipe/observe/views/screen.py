@@ -1,4 +1,4 @@
-"""Where a live table stands: the last rows of a terminal, an output of a notebook, or lines of a log.
+"""The place of a live table: the last rows of a terminal, an output of a notebook, or lines of a log.
 
 On a terminal the rows above are made the ones that scroll, as package managers do for their progress: whatever the
 program, its libraries and its worker processes write, by whatever way, goes on there, untouched. Runs in one thread at
@@ -39,7 +39,7 @@ class Screen(Protocol):
 
 
 def screen_here() -> Screen:
-    """What there is to draw on."""
+    """The screen that there is to draw on."""
     if _in_notebook():
         return Notebook()
     for stream in (sys.stderr, sys.stdout):

@@ -120,7 +120,7 @@ def _node(node: NodeStats, stats: LoaderStats, spot: _Spot) -> str:
 
 
 def process_bar(process: ProcessStats, x: float, y: float, width: float, height: float = 10) -> str:
-    """What a process spent its time on, as the parts of a bar."""
+    """The time of a process, as the parts of a bar."""
     spent = spent_s(process)
     whole = sum(spent.values())
     text = ", ".join(f"{doing} {100 * part / whole:.0f} %" for doing, part in spent.items()) if whole else "no time yet"

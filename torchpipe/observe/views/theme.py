@@ -60,7 +60,7 @@ CSS = f""".tp{{{_variables(_LIGHT)}}}
 .tp .idle{{fill:var(--idle)}}
 .tp .bad{{fill:var(--bad)}}
 """
-"""What all pictures share: a page that holds several may have it once or often."""
+"""The style of all pictures: a page that holds several may have it once or often."""
 
 
 def escape(text: object) -> str:

@@ -57,7 +57,7 @@ def timeline_svg(stats: LoaderStats) -> str:
 
 
 def _moments(stats: LoaderStats) -> list[Moment]:
-    """Those that were noted, and how it stands: what happened after the last of them belongs into the picture."""
+    """The noted moments, and the present one: it completes the picture with all that came after the last of them."""
     moments, consumer = list(stats.timeline), stats.consumer
     now_s = (consumer.start_s or 0.0) + consumer.elapsed_s
     last, before_s = moments[-1], moments[-2].at_s if len(moments) > 1 else 0.0

@@ -97,7 +97,7 @@ class _Audit:
     def found(
         self, came: Epochs, run: RunResult, *, expected: Epochs | None = None, judged: Judgement | None = None
     ) -> Difference:
-        """How what came differs from the whole run; of a ``run`` that failed, the part before is compared."""
+        """The difference between ``came`` and the whole run; of a ``run`` that failed, the part before is compared."""
         expected, judged = self.whole.epochs if expected is None else expected, judged or self.judged
         return difference(reached(expected, came, judged) if run.failed else expected, came, judged)
 
@@ -271,7 +271,7 @@ class _Audit:
         return _Cut(came, state, epoch, len(here.get(epoch, ())) >= len(self.whole.epochs.get(epoch, ())))
 
     def _first_after(self, cut: _Cut) -> str:
-        """Where what has come until now differs from what should have; empty if it does not."""
+        """The cut behind which the stream first differs from the whole run, as text; empty if it does not."""
         found = difference(reached(self.whole.epochs, cut.came, self.judged), cut.came, self.judged)
         return f"first seen behind cut {len(self.cuts)}" if found else ""
 
@@ -442,7 +442,7 @@ def _samples(run: RunResult) -> list[Sample]:
 
 
 def _numbers(run: RunResult) -> dict[int, int]:
-    """How many samples each epoch has."""
+    """The number of samples of each epoch."""
     return {epoch: sum(map(len, batches)) for epoch, batches in run.epochs.items()}
 
 

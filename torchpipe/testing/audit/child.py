@@ -75,7 +75,7 @@ def _serve(parent: int, folder: str) -> Order | None:
 
 
 def _to_log(order: Order) -> None:
-    """What the user's code prints goes to the log; nobody types."""
+    """Send the output of the user's code to the log; nobody types."""
     log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, target in ((nothing, 0), (log, 1), (log, 2)):
@@ -158,7 +158,7 @@ class _Loop:
         self.records.tell("finished", "end")
 
     def _epoch(self, epoch: int, *, silent: bool) -> int | None:
-        """How many batches came; None if this was the last one to be taken."""
+        """Run an epoch. The number of batches that came; None if the run is over."""
         order, came = self.order, 0
         if not silent:
             self.records.tell("epoch", epoch)

@@ -1,4 +1,4 @@
-"""How the stream that came differs from the one that was expected, sample by sample. Pure; runs anywhere."""
+"""The differences between the stream that came and the expected one, sample by sample. Pure; runs anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Epochs = Mapping[int, Sequence[Batch]]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What can be asked, since two whole runs agreed in it: the order, the content, which samples, how many."""
+    """The parts in which two whole runs agreed, so that they can be judged: order, content, which samples, how many."""
 
     order: bool = True
     content: bool = True

@@ -1,4 +1,4 @@
-"""What a user may say of an audit. Plain data; runs anywhere."""
+"""The options of an audit. Plain data; runs anywhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def _ignore(_: Row) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a loader is audited.
+    """The options with which a loader is audited.
 
-    ``identify`` names a function of a batch that gives the ids of its samples; see ``samples_of`` for what happens
-    without. ``kills``: how often the run is cut off, at batches drawn by ``seed``. ``workers``: the number to run with,
+    ``identify`` names a function of a batch that gives the ids of its samples; see ``samples_of`` for a run without
+    one. ``kills``: how often the run is cut off, at batches drawn by ``seed``. ``workers``: the number to run with,
     then others to resume under. ``batches``: at most so many are read, for streams without an end. ``timeout_s``: a run
     that gives no batch for so long hangs. ``unseeded``: two whole runs may differ. ``on_row`` is called with each row
     as soon as it is there.

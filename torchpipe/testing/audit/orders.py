@@ -1,4 +1,4 @@
-"""What one run is told to do, and what it tells of it. Plain data between the two processes."""
+"""The order for one run, and the records of that run. Plain data between the two processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Order:
 
 @dataclass
 class RunResult:
-    """What a run said: ``epochs`` has its batches; ``error`` is (type, text, traceback).
+    """The result of a run: ``epochs`` has its batches; ``error`` is (type, text, traceback).
 
     ``finished`` says how it came to the end that was asked for: by ``end``, ``stop`` (which saves) or ``limit``; empty
     if it did not. ``crashed``: its exit code is another than it should be.

@@ -29,7 +29,7 @@ _CAUSES = (
 
 
 def probe(loader: Any) -> str:
-    """What the first of the user's objects that gives two different answers does; empty if there is none.
+    """The fault of the first of the user's objects that gives two different answers, as text; empty if there is none.
 
     Asked are a map-style dataset, for its first samples, and each function of a torchpipe graph, for its first item.
     """

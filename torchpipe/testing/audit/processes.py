@@ -47,7 +47,7 @@ class Family:
         self._own.add(pid)
 
     def pids(self) -> Iterator[int]:
-        """Those that are there now."""
+        """The processes that are there now."""
         mark = f"{_MARK}={self.environment[_MARK]}".encode()
         for folder in _PROC.glob("[0-9]*"):
             pid = int(folder.name)
@@ -161,7 +161,7 @@ class Runner:
         return int(json.loads(line))
 
     def _wait_none_left(self) -> int:
-        """How many processes of the run are still there after a while."""
+        """The number of processes of the run that are still there after a while."""
         deadline = time.monotonic() + self._grace_s
         while (left := len(list(self._family.pids()))) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What an audit found: rows, one for each check, and what it says of causes. As text, JSON and HTML."""
+"""The findings of an audit: rows, one for each check, and the likely causes. As text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass
 class AuditReport:
-    """What :func:`audit` found. ``str()`` of it is the table."""
+    """The findings of :func:`audit`. ``str()`` of it is the table."""
 
     target: str
     loader: str

@@ -12,7 +12,7 @@ __all__ = ["count_of", "error_of", "row_of", "verdict_of"]
 
 
 def verdict_of(*, differs: bool, failed: bool, hung: bool, left_over: bool, may_refuse: bool) -> Verdict:
-    """Of one check. ``differs``: from what was expected, in what is judged; ``may_refuse``: an error is no fault."""
+    """The verdict of one check. ``differs``: the stream, in a judged part; ``may_refuse``: an error is no fault."""
     if differs or hung or left_over or (failed and not may_refuse):
         return "FAULT"
     return "refused" if failed else "ok"

@@ -117,7 +117,7 @@ def _rows(batch: Any) -> list[dict[str, Any]]:
 
 
 def _length(columns: dict[str, Any]) -> int | None:
-    """How many rows they have; None if they are no columns."""
+    """The number of rows of the columns; None if they are no columns."""
     lengths = {
         len(column) if isinstance(column, Sized) and not isinstance(column, str | bytes | Mapping) else None
         for column in map(_with_length, columns.values())

@@ -18,7 +18,7 @@ __all__ = ["Bz2FileLoader", "CompressionType", "Decompressor", "Extractor", "XzF
 
 
 class CompressionType(Enum):
-    """How a file is compressed, or packed together with others."""
+    """The compression of a file, or the archive format that packs it with others."""
 
     GZIP = "gzip"
     LZMA = "lzma"

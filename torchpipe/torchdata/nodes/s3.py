@@ -22,7 +22,7 @@ __all__ = ["S3FileLister", "S3FileLoader"]
 
 
 def _options(form: str, request_timeout_ms: int, region: str, storage_options: dict[str, Any]) -> dict[str, Any]:
-    """What s3fs calls these. Raises: ImportError without it, ValueError for a timeout that is none."""
+    """The options by s3fs's names. Raises: ImportError without it, ValueError for a timeout that is none."""
     needs("s3fs", form)
     if check_count("request_timeout_ms", request_timeout_ms, at_least=-1) == 0:
         raise ValueError("request_timeout_ms=0 would let every request fail: pass -1 for the usual time")
