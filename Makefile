@@ -101,7 +101,7 @@ bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other 
 	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
 	$(BENCH)/bin/python benchmarks/ranks.py --out benchmarks/results.json
 
-audit: $(BENCH)/.stamp ## cut off, kill and resume the same pipelines under different loaders: the table of docs/audit.md (minutes)
+audit: $(BENCH)/.stamp ## cut off, kill and resume the same pipelines under different loaders: the table of benchmarks/README.md, Audits (minutes)
 	HF_HUB_OFFLINE=1 $(BENCH)/bin/python -m benchmarks.audit $(ARGS)
 
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the READMEs' tables from that file
