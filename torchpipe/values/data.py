@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from torchpipe.state.shared_list import SharedList
-from torchpipe.values.parts import attributes_of, entries_of
+from torchpipe.values.parts import ROWS, attributes_of, entries_of
 from torchpipe.values.pictures import Memory
 
 __all__ = ["MOST_KEPT", "is_larger", "sample_of"]
@@ -31,12 +31,17 @@ _OBJECT = 96  # bytes
 _NUMBERS = frozenset({bool, int, float, type(None)})
 _ATOMS = _NUMBERS | {str, bytes}
 _TEXTS = (str, bytes, bytearray)
+_ARRAYS = (torch.Tensor, np.ndarray, array.array, Memory)
+_MEASURED = (*_ARRAYS, dict, *ROWS)
 _CODE = (type, types.ModuleType, types.FunctionType, torch.nn.Module)
 
 
 def is_larger(value: Any, nbytes: int) -> bool:
     """True if ``value`` takes more than about ``nbytes``."""
-    if type(value) in _NUMBERS:
+    kind = type(value)
+    if kind in _TEXTS:
+        return len(value) > nbytes
+    if kind in _NUMBERS or not (isinstance(value, _MEASURED) or kind is SharedList or _tells_nbytes(kind)):
         return False
     waiting, taken, seen = [(value, False)], 0, set[int]()
     while waiting and taken <= nbytes:
@@ -44,7 +49,7 @@ def is_larger(value: Any, nbytes: int) -> bool:
         kind = type(item)
         if kind in _TEXTS:
             taken += len(item)
-        elif isinstance(item, torch.Tensor | np.ndarray | array.array | Memory):
+        elif isinstance(item, _ARRAYS):
             taken += _nbytes(item)
             if getattr(item, "dtype", None) == object and taken <= nbytes:
                 waiting += [(part, item.size > _FEW) for part in item.flat]
@@ -57,12 +62,17 @@ def is_larger(value: Any, nbytes: int) -> bool:
                 waiting += [(part, count > _FEW) for part in held if type(part) not in _NUMBERS]
         elif kind not in _NUMBERS and not isinstance(item, _CODE):
             taken += _OBJECT
-            if isinstance(getattr(kind, "nbytes", None), property | types.GetSetDescriptorType):  # tables, say
+            if _tells_nbytes(kind):
                 taken += _nbytes(item)
             if enters and id(item) not in seen:
                 seen.add(id(item))
                 waiting += [(part, True) for _, part in attributes_of(item)]
     return taken > nbytes
+
+
+def _tells_nbytes(kind: type) -> bool:
+    """Tables, say."""
+    return isinstance(getattr(kind, "nbytes", None), property | types.GetSetDescriptorType)
 
 
 def _nbytes(value: Any) -> int:

@@ -74,22 +74,26 @@ class _Putting:
         self._owners = {id(owner): number for number, owner in enumerate(looked.owners)}
 
     def run(self) -> None:
-        late: list[tuple[Any, Picture, Node | None]] = []  # hashes may ask what is in the keys
+        late: list[tuple[Any, Picture, Node | None]] = []
         for owner in self._looked.owners:
             self._final(owner)
         while self._waiting or late:
             value, wanted, node = self._waiting.pop() if self._waiting else late.pop()
-            if wanted.kind in ("set", "dict") and not wanted.constant and self._waiting:
-                late.append((value, wanted, node))
-                for part in wanted.parts:
-                    self._final(part)
-                continue
             try:
+                if self._waiting and _asks_what_is_within(wanted):
+                    late.append((value, wanted, node))
+                    self._note_parts(value, wanted)
+                    continue
                 self._fill(value, wanted, node)
             except StateError:
                 raise
             except Exception as error:
                 raise self._cannot(value, node, error) from error
+
+    def _note_parts(self, value: Any, wanted: Picture) -> None:
+        self._use(_BARE if id(value) in self._bare else self._present(value), wanted)
+        for part in wanted.parts:
+            self._final(part)
 
     def _cannot(self, value: Any, node: Node | None, error: Exception) -> StateError:
         return StateError(
@@ -329,6 +333,13 @@ class _Putting:
                     )
             case "object":
                 _fill_object(value, present, wanted)
+
+
+def _asks_what_is_within(wanted: Picture) -> bool:
+    """True for what is filled when all that it holds has been: hashes ask keys, iterators how long a list is."""
+    if wanted.kind == "object":
+        return wanted.fixed[2] not in (ATTRIBUTES, "none")
+    return wanted.kind in ("set", "dict") and not wanted.constant
 
 
 _BARE = Picture("object", ["", 0, "none", [], 0, 0], [None])
