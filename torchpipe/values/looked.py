@@ -23,7 +23,7 @@ from torchpipe.values.data import is_larger, sample_of
 from torchpipe.values.pictures import ATTRIBUTES, NAMED, Memories, Picture, encoded, is_constant, is_same, name_of, picture_of
 from torchpipe.values.standard import WELL_KNOWN, WELL_KNOWN_MAKERS
 
-__all__ = ["Link", "Looked", "Node", "Saved", "leaves_data", "without"]
+__all__ = ["Link", "Looked", "Node", "Saved", "without"]
 
 _MOST_OBJECTS = 20_000  # where there is a limit to what is taken down: 0.2 s
 
@@ -210,6 +210,23 @@ class Looked:
         """Where objects are that are not as they were."""
         return [node.path() for node in self.look().values() if not self.is_unchanged(node)]
 
+    def drawn(self) -> list[str]:
+        """Where random generators are that have been drawn from, and numbers in attributes that are other ones."""
+        found = []
+        for node in self.look().values():
+            before = self.made.get(id(node.value))
+            if before is None or self.is_unchanged(node):
+                continue
+            if isinstance(node.value, GENERATORS):
+                found.append(node.path())
+            was, now = before.picture.attributes(), node.picture.attributes()
+            found += [
+                f"{node.path()}.{name}"
+                for name, value in now.items()
+                if type(value) in (int, float) and name in was and was[name] != value
+            ]
+        return found
+
     def lost(self) -> list[tuple[int, str]]:
         """(number of the owner, where it is) of what can be put back by nobody, and is or may be not what it was."""
         found = [
@@ -225,7 +242,7 @@ class Looked:
         if id(node.value) in self.made:
             return node.picture.kind == "opaque"
         if node.picture.kind == "data":  # which its owner reads, where it is an attribute
-            return not (self.is_unchanged(parent) or (id(parent.value) in self.made and leaves_data(parent.picture)))
+            return not (self.is_unchanged(parent) or (id(parent.value) in self.made and parent.picture.attributes()))
         return not self._can_be_made(node)
 
     def _can_be_made(self, node: Node) -> bool:
@@ -250,11 +267,6 @@ class Looked:
 
 def _as_long(value: Any, picture: Picture) -> bool:
     return type(value) is list and len(value) == len(picture.parts)
-
-
-def leaves_data(picture: Picture) -> bool:
-    """True for the object whose attributes may be data that a state has a sample of."""
-    return picture.kind == "object" and picture.fixed[2] == ATTRIBUTES
 
 
 def without(picture: Picture, names: Collection[str]) -> Picture:
@@ -349,7 +361,7 @@ def _as_before(picture: Picture, made: Picture, lost: set[int], data: set[int]) 
     tail = picture.parts[1 + args + len(names) :]
     if any(id(part) in lost for part in [*head, *tail]):
         return None
-    before = dict(zip(made.fixed[3], made.parts[1 + args :]))
+    before = made.attributes()
     kept = {}
     for name, value in zip(names, values):
         if id(value) not in lost or id(value) in data:

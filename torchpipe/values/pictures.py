@@ -82,6 +82,12 @@ class Picture:
     def is_large(self) -> bool:
         return len(self.parts) > _LARGE or (self.kind == "memory" and self.fixed[1].size > _LARGE)
 
+    def attributes(self) -> dict[str, Any]:
+        if self.kind != "object" or self.fixed[2] != ATTRIBUTES:
+            return {}
+        _, args, _, names, _, _ = self.fixed
+        return dict(zip(names, self.parts[1 + args :]))
+
     def labels(self) -> list[Any]:
         """What leads from the object to each part: plain data, each but once."""
         parts = self.parts
