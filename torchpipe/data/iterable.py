@@ -183,8 +183,8 @@ class _OwnIterator(NodeIterator[Any]):
         if lost := [text for _, text in kept.lost()]:
             warn(
                 f"the loader's states do not hold {', '.join(lost)[:1000]}: what that keeps cannot be taken down, and "
-                f"may not be what it was before the first epoch. If the samples of a {type(self.node.dataset).__name__} "
-                "depend on it, a resumed run goes on with others. Give the dataset state_dict() and load_state_dict()",
+                f"may not be what it was before the first epoch. If what a {type(self.node.dataset).__name__} gives "
+                "depends on it, a resumed run goes on otherwise. Give the dataset state_dict() and load_state_dict()",
                 UserWarning,
             )
 

@@ -1,4 +1,4 @@
-"""What a pass has changed in the private copy that it works on: the next pass does not see it. Runs in every process."""
+"""What a pass has changed in its private copy: the next pass does not see it. Runs in every process."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def is_larger(value: Any, nbytes: int) -> bool:
             taken += len(item)
         elif isinstance(item, _ARRAYS):
             taken += _nbytes(item)
-            if getattr(item, "dtype", None) == object and taken <= nbytes:
+            if isinstance(item, np.ndarray) and item.dtype.hasobject and taken <= nbytes:
                 waiting += [(part, item.size > _FEW) for part in item.flat]
         elif kind is SharedList:  # of any size: nobody can change it
             return True

@@ -20,7 +20,17 @@ import numpy as np
 from torchpipe.randomness.generators import GENERATORS
 from torchpipe.state.named import find_named
 from torchpipe.values.data import is_larger, sample_of
-from torchpipe.values.pictures import ATTRIBUTES, NAMED, Memories, Picture, encoded, is_constant, is_same, name_of, picture_of
+from torchpipe.values.pictures import (
+    ATTRIBUTES,
+    NAMED,
+    Memories,
+    Picture,
+    encoded,
+    is_constant,
+    is_same,
+    name_of,
+    picture_of,
+)
 from torchpipe.values.standard import WELL_KNOWN, WELL_KNOWN_MAKERS
 
 __all__ = ["Link", "Looked", "Node", "Saved", "without"]
@@ -235,7 +245,8 @@ class Looked:
             if node.parent is not None and node.label != "()" and self._is_lost(node, node.parent)
         ]
         if (far := self.beyond) is not None:
-            found.append((far.steps()[0][1], f"what is further away than the nearest {_MOST_OBJECTS:,} objects, as in {far.path()}"))
+            text = f"what is further away than the nearest {_MOST_OBJECTS:,} objects, as in {far.path()}"
+            found.append((far.steps()[0][1], text))
         return found
 
     def _is_lost(self, node: Node, parent: Node) -> bool:
@@ -357,7 +368,7 @@ def _as_before(picture: Picture, made: Picture, lost: set[int], data: set[int]) 
     if picture.kind != "object" or picture.fixed[2] != ATTRIBUTES or picture.fixed[:2] != made.fixed[:2]:
         return None
     how, args, form, names, items, pairs = picture.fixed
-    head, values, tail = picture.parts[: 1 + args], picture.parts[1 + args : 1 + args + len(names)], []
+    head, values = picture.parts[: 1 + args], picture.parts[1 + args : 1 + args + len(names)]
     tail = picture.parts[1 + args + len(names) :]
     if any(id(part) in lost for part in [*head, *tail]):
         return None
