@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.state.parts import CONTAINERS, attributes_of, entries_of
 from torchpipe.state.shared_list import SharedList
-from torchpipe.values.parts import ROWS, attributes_of, entries_of
 from torchpipe.values.pictures import Memory
 
 __all__ = ["MOST_KEPT", "is_larger", "sample_of"]
@@ -32,7 +32,7 @@ _NUMBERS = frozenset({bool, int, float, type(None)})
 _ATOMS = _NUMBERS | {str, bytes}
 _TEXTS = (str, bytes, bytearray)
 _ARRAYS = (torch.Tensor, np.ndarray, array.array, Memory)
-_MEASURED = (*_ARRAYS, dict, *ROWS)
+_MEASURED = (*_ARRAYS, *CONTAINERS)
 _CODE = (type, types.ModuleType, types.FunctionType, torch.nn.Module)
 
 
@@ -55,8 +55,8 @@ def is_larger(value: Any, nbytes: int) -> bool:
                 waiting += [(part, item.size > _FEW) for part in item.flat]
         elif kind is SharedList:  # of any size: nobody can change it
             return True
-        elif (entries := entries_of(item)) is not None:
-            count, held = entries
+        elif isinstance(item, CONTAINERS):
+            count, held = entries_of(item)
             taken += 8 * count
             if taken <= nbytes:
                 waiting += [(part, count > _FEW) for part in held if type(part) not in _NUMBERS]

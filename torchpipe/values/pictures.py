@@ -30,6 +30,7 @@ from torchpipe.randomness.generators import GENERATORS, generator_kind, generato
 from torchpipe.state import encode
 from torchpipe.state.codec import opaque_notes
 from torchpipe.state.kinds import kind_of
+from torchpipe.state.parts import attributes_of
 from torchpipe.state.tensors import is_plain
 
 __all__ = [
@@ -359,14 +360,7 @@ def _state_of(value: Any, state: Any) -> tuple[str, list[str], list[Any]]:
 
 
 def _by_attributes(value: Any, how: str = "held") -> Picture:
-    found = dict(getattr(value, "__dict__", None) or {})
-    for cls in type(value).__mro__:
-        for name, member in vars(cls).items():
-            if isinstance(member, types.MemberDescriptorType) and _room(cls) != "builtins":
-                try:
-                    found[name] = member.__get__(value)
-                except AttributeError:  # not set
-                    continue
+    found = dict(attributes_of(value))
     if how == "held" and not found:
         return Picture("opaque")
     if isinstance(value, Iterator | functools.partial) or _room(type(value)) == "multiprocessing":

@@ -13,21 +13,22 @@ from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
-__all__ = ["ROWS", "attributes_of", "entries_of", "members_of"]
+__all__ = ["CONTAINERS", "ROWS", "attributes_of", "entries_of", "members_of"]
 
 ROWS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 """Containers without keys."""
+CONTAINERS: tuple[type, ...] = (dict, *ROWS)
 _members: WeakKeyDictionary[type, list[tuple[str, Any]]] = WeakKeyDictionary()
 
 
-def entries_of(value: Any) -> tuple[int, Iterable[Any]] | None:
-    """(how many, what a container has in it), the keys of a dict before its values; None for what is none."""
+def entries_of(value: Any) -> tuple[int, Iterable[Any]]:
+    """(how many, what a container has in it), the keys of a dict before its values; (0, ()) for what is none."""
     if isinstance(value, dict):
         return dict.__len__(value), chain(dict.keys(value), dict.values(value))
     for base in ROWS:
         if isinstance(value, base):
             return base.__len__(value), base.__iter__(value)
-    return None
+    return 0, ()
 
 
 def members_of(kind: type) -> list[tuple[str, Any]]:
