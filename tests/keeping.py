@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-__all__ = ["LEAVES", "Box", "draw", "make", "order_of", "specs"]
+__all__ = ["LEAVES", "Box", "Frozen", "OwnList", "Pair", "Plain", "draw", "make", "order_of", "specs"]
 
 
 class Box:
@@ -241,6 +241,7 @@ LEAVES: dict[str, tuple[Callable[[], Box], Callable[[Box], Any]]] = {
     "other partial": (lambda: Box("", x=functools.partial(int, 0)), rebind),
     "count": (lambda: (lambda x: Box("", x=x, y=[x]))(itertools.count()), lambda box: (next(box.x), next(box.y[0]))),
     "cycle": (lambda: Box("", x=itertools.cycle("abc")), lambda box: next(box.x)),
+    "cycle of two": (lambda: Box("", x=itertools.cycle([1, 2])), lambda box: next(box.x)),
     "iterator": (lambda: Box("", x=iter(list(range(99)))), lambda box: next(box.x)),
     "enumerate": (lambda: Box("", x=enumerate(iter(range(99)))), lambda box: next(box.x)),
     "made when used": (lambda: Box("", x=None, y=None), later),

@@ -6,6 +6,7 @@ import io
 import itertools
 import random
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from tests.keeping import LEAVES, Box, Frozen, Pair, draw, make, specs
+from tests.keeping import LEAVES, Box, Frozen, OwnList, Pair, Plain, draw, make, specs
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.state import decode, encode
-from torchpipe.values import Looked, check, put
+from torchpipe.values import Looked, check, kept_of, put
+from torchpipe.values.data import sample_of
 
 PASSES = 4
 
 
-def goes_on(spec: Any) -> None:
+def goes_on(spec: Any, look: Callable[[Any], Looked] = lambda owner: Looked([owner])) -> None:
     """In another one, taken back to there, and back to the start."""
     expected = [draw(kept) for kept in [make(spec)] for _ in range(PASSES)]
     for stop in range(PASSES):
         used, other = make(spec), make(spec)
-        looked, there = Looked([used]), Looked([other])
+        looked, there = look(used), look(other)
         assert looked.now() == []
         start = looked.now()
         assert [draw(used) for _ in range(stop)] == expected[:stop]
@@ -43,15 +45,20 @@ def goes_on(spec: Any) -> None:
             assert [draw(kept) for _ in range(PASSES)] == expected, "taken back to its start"
 
 
+LOOKS = pytest.mark.parametrize("look", [lambda owner: Looked([owner]), kept_of], ids=["whole", "but for data"])
+
+
+@LOOKS
 @pytest.mark.parametrize("name", LEAVES)
-def test_L2_what_is_kept_goes_on_in_another_one_and_back_to_its_start(name: str) -> None:
-    goes_on(name)
+def test_L2_what_is_kept_goes_on_in_another_one_and_back_to_its_start(name: str, look: Any) -> None:
+    goes_on(name, look)
 
 
 @settings(max_examples=60, deadline=None)
 @given(specs())
 def test_L2_in_any_nesting_and_however_it_is_shared(spec: Any) -> None:
     goes_on(spec)
+    goes_on(spec, kept_of)
 
 
 def test_L2_what_others_share_with_the_owner_stays_shared() -> None:
@@ -74,6 +81,103 @@ def test_what_has_not_changed_is_in_no_state() -> None:
     assert len(encode(looked.now())) > 100_000
     owner.rows[50_000] = 50_000
     assert len(encode(looked.now())) < 1000
+
+
+# -- data ---------------------------------------------------------------------------------------------------------
+
+DATA: dict[str, Callable[[], Any]] = {
+    "a list": lambda: list(range(200_000)),
+    "a list of a class": lambda: OwnList(range(200_000)),
+    "a tuple": lambda: tuple(range(200_000)),
+    "text": lambda: "ab" * (1 << 20),
+    "an array": lambda: np.arange(1 << 18),
+    "a strided tensor": lambda: torch.arange(1 << 19)[::2],
+    "a dict of arrays": lambda: {"x": np.arange(1 << 18)},
+    "records": lambda: [{"row": row, "text": f"row {row}"} for row in range(40_000)],
+    "records of a class": lambda: [Plain(row, [row]) for row in range(40_000)],
+    "records with arrays": lambda: [Plain(np.full(20_000, row)) for row in range(100)],
+    "lists of lists": lambda: [[row, row] for row in range(80_000)],
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_L2_data_are_read_by_their_owner_and_put_back_by_nobody(name: str) -> None:
+    """Many read their data when they are first needed: nothing was there before, and nothing is in a state."""
+    used, fresh, bare, at_once = Box("", rows=None, n=0), Box("", rows=None, n=0), Box("", n=0), Box("", n=0)
+    at_once.rows = DATA[name]()
+    looked, others = kept_of(used), [kept_of(owner) for owner in (fresh, bare, at_once)]
+    assert others[2].now() == []
+    used.rows, used.n = DATA[name](), 1
+    assert looked.lost() == []
+    saved = decode(encode(looked.now()), allow_pickle=False)
+    assert len(encode(saved)) < 1000
+    for there in (*others, looked):
+        check(there, saved)
+        put(there, saved)
+        assert there.owners[0].n == 1
+    assert fresh.rows is None, "to be read"
+    assert not hasattr(bare, "rows")
+    assert at_once.rows is not None
+    assert used.rows is not None
+
+
+@pytest.mark.parametrize("name", ["a list", "a list of a class", "an array", "a dict of arrays", "records"])
+def test_L7_data_that_have_changed_are_refused_by_name(name: str) -> None:
+    used, fresh = Box("", rows=DATA[name]()), Box("", rows=DATA[name]())
+    looked, there = kept_of(used), kept_of(fresh)
+    rows = used.rows["x"] if isinstance(used.rows, dict) else used.rows
+    rows[:] = rows[::-1].copy()
+    saved = looked.now()
+    with pytest.raises(StateError, match=r"Box.rows has other data .* 1,000 kB .*state_dict"):
+        put(there, saved)
+    put(looked, saved)
+    with pytest.raises(StateError, match=r"Box.rows has other data"):
+        put(looked, [])
+
+
+def test_L7_what_stands_beside_data_is_kept_or_refused() -> None:
+    def made() -> Any:
+        stages = [Plain(np.zeros(1 << 18), random.Random(1)), Plain(random.Random(2))]
+        return Box("", stages=stages, few={"rows": np.zeros(1 << 18), "n": 0}, view=np.zeros(1 << 18)[:2])
+
+    def step(box: Any) -> Any:
+        box.view += 1
+        return box.stages[0].rest.random(), box.stages[1].count.random(), box.view.tolist()
+
+    expected = [step(box) for box in [made()] for _ in range(4)]
+    used, fresh = made(), made()
+    looked, there = kept_of(used), kept_of(fresh)
+    assert [step(used), step(used)] == expected[:2]
+    saved = decode(encode(looked.now()), allow_pickle=False)
+    put(there, saved)
+    assert [step(fresh), step(fresh)] == expected[2:], "objects in a short list are followed, whatever they hold"
+    used.few["n"] = 1
+    with pytest.raises(StateError, match=r"Box.few has other data"):
+        put(kept_of(made()), looked.now())
+
+
+def test_L7_what_is_too_far_away_is_told() -> None:
+    chain: Any = None
+    for _ in range(25_000):
+        chain = Plain(chain)
+    looked = kept_of(Box("", chain=chain, n=0))
+    looked.owners[0].n = 1
+    assert len(looked.now()["objects"]) < 9
+    assert "what is further away than the nearest 20,000 objects" in looked.lost()[0][1]
+
+
+def test_L7_data_of_an_object_that_is_new_are_told() -> None:
+    owner = Box("", inner=None)
+    looked = kept_of(owner)
+    owner.inner = Box("", rows=list(range(200_000)))
+    assert [text for _, text in looked.lost()] == ["Box.inner.rows (list)"]
+    assert decode(encode(looked.now()), allow_pickle=False) == looked.now()
+    other = Box("", inner=None)
+    put(kept_of(other), looked.now())
+    assert other.inner is None, "as it was"
+
+
+# -- what is told, and refused ------------------------------------------------------------------------------------
 
 
 def test_L7_what_cannot_be_taken_down_is_named() -> None:
@@ -175,6 +279,11 @@ def test_L3_states_from_before_are_read() -> None:
     assert (owner.count, owner.rows, owner.new, hasattr(owner, "gone")) == (3, [3, 4, 5], {"a": 1}, False)
     assert owner.rows is there
     assert owner.rng.random() == random.Random(5).random()
+    read = kept_of(Box("", count=0, rows=list(range(200_000))))
+    put(read, [kept[0], [["rows"], "data", sample_of(read.owners[0].rows)]])
+    assert read.owners[0].count == 3
+    with pytest.raises(StateError, match="other data"):
+        put(read, [kept[0], [["rows"], "data", 3]])
     for forged in ([["__class__"], "value", 3], [["other", "x"], "value", 1], [["count"], "code", 1], [[], "value", 1]):
         with pytest.raises(StateError):
             check(looked, {"older": [[forged]]})

@@ -17,10 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tests.keeping import LEAVES, draw, order_of, specs
+from tests.keeping import make as make_kept
 from torchpipe import DataLoader
 from torchpipe.errors import StateError
+from torchpipe.values import check, kept_of
 
 LENGTH, EPOCHS = 12, 3
 
@@ -329,12 +333,104 @@ def test_L7_a_successor_that_gives_other_items_is_told() -> None:
 
 
 def test_L8_what_a_state_says_of_a_dataset_is_checked() -> None:
-    from torchpipe.node.kept import kept_of
-
     kept = kept_of(Counts())
     for steps in (["order"], ["__class__"], ["unknown", "rng"]):
         with pytest.raises(StateError, match="no place for it"):
-            kept.check([[steps, "value", 3]])
+            check(kept, [[steps, "value", 3]])
+
+
+# -- of any kind --------------------------------------------------------------------------------------------------
+
+
+class Keeping(IterableDataset[int]):
+    """Draws from what it keeps when it is asked first, in the midst, and at the end."""
+
+    def __init__(self, spec: Any) -> None:
+        self.kept = make_kept(spec)
+
+    def __iter__(self) -> Iterator[int]:
+        part, parts = _part()
+        for number in range(part, 4, parts):
+            yield from order_of(draw(self.kept), LENGTH)[number : number + 1]
+        draw(self.kept)
+
+
+MIXED = ("dict of a class", [("named tuple", ["count", "views of numpy"]), "enum", "array", "other frozen", "random"])
+
+
+def keeping(spec: Any, state: Any = None, **options: Any) -> Any:
+    torch.manual_seed(0)
+    loader = DataLoader(Keeping(spec), batch_size=1, **options)
+    if state is not None:
+        loader.load_state_dict(state)
+    return loader
+
+
+def resumes(spec: Any, stops: list[int], **options: Any) -> None:
+    with keeping(spec, **options) as loader:
+        expected = take(loader)
+    for stop in stops:
+        with keeping(spec, **options) as loader:
+            assert take(loader, stop) == expected[:stop]
+            state = loader.state_dict()
+        with keeping(spec, state, **options) as loader:
+            assert take(loader) == expected[stop:], stop
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_L2_whatever_it_keeps_goes_on(name: str) -> None:
+    resumes(name, [1, 4, 5, 8])
+
+
+@settings(max_examples=8, deadline=None)
+@given(specs())
+def test_L2_whatever_it_keeps_in_any_nesting_goes_on(spec: Any) -> None:
+    resumes(spec, [0, 1, 4, 5, 7, 8])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 1, "multiprocessing_context": "fork"},
+        {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
+    ],
+    ids=["one", "forked"],
+)
+def test_L2_whatever_it_keeps_goes_on_with_workers(options: dict[str, Any]) -> None:
+    resumes(MIXED, [1, 4, 6, 8], **options)
+
+
+def test_L2_whatever_it_keeps_goes_on_with_a_spawned_worker() -> None:
+    resumes(MIXED, [6], num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
+
+
+def test_L4_whatever_it_keeps_goes_on_behind_a_kill_between_two_epochs() -> None:
+    options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+    with keeping(MIXED, **options) as loader:
+        expected = take(loader)
+    with keeping(MIXED, **options) as loader:
+        found = [batch.tolist() for batch in loader]
+        os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
+        assert found + take(loader) == expected
+
+
+def test_L7_what_cannot_be_taken_down_is_told_when_the_first_epoch_has_ended() -> None:
+    for options in ({}, {"num_workers": 1}):
+        with DataLoader(HasStream(), **options) as loader, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            list(loader), list(loader)
+        texts = [str(item.message) for item in told if "do not hold" in str(item.message)]
+        assert len(texts) == 1 + bool(options), texts  # workers that do not persist say it of each epoch
+        assert "HasStream.stream (generator)" in texts[0]
+        assert "state_dict()" in texts[0]
+
+
+class HasStream(Base):
+    stream: Any = None
+
+    def order(self, mine: list[int]) -> list[int]:
+        self.stream = self.stream or (number for number in mine)
+        return mine
 
 
 class Shares(Base):

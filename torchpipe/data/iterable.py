@@ -30,13 +30,13 @@ from torchpipe.loader.handing import Handing
 from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator, stored_count
-from torchpipe.node.kept import Kept, Saved, kept_of
+from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import MergeStats
+from torchpipe.values import Looked, Saved, kept_of, put
 
 __all__ = [
     "IterableBatches",
@@ -88,7 +88,7 @@ class WorkersOwn(IterDataPipe[Any]):
         as_torch: bool,
         base_seed: int,
         begins: list[dict[str, Any]] | None = None,
-        kept: Kept | None = None,
+        kept: Looked | None = None,
     ) -> None:
         self.datapipe = datapipe
         self.dataset = dataset
@@ -105,8 +105,7 @@ class WorkersOwn(IterDataPipe[Any]):
     def iterate(self, context: Context) -> NodeIterator[Any]:
         assumed = context.shared.assumed.get(context.node_id(self))
         if assumed is not None and self.kept is not None:
-            self.kept.check(assumed)
-            self.kept.put(assumed)
+            put(self.kept, assumed)
         return _OwnIterator(self, context, self.datapipe)
 
 
@@ -129,8 +128,7 @@ class _OwnIterator(NodeIterator[Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         self.begun = state["begun"] is True
         if "left" in state and self.node.kept is not None:
-            self.node.kept.check(state["left"])
-            self.node.kept.put(state["left"])
+            put(self.node.kept, state["left"])
 
     @contextmanager
     def _as_worker(self) -> Iterator[None]:
@@ -170,11 +168,25 @@ class _OwnIterator(NodeIterator[Any]):
                 item = next(stream, stream)
             if item is stream:
                 self.ended = True
+                self._tell_of_lost()
                 return
             if looks:
                 looks = False
                 self._tell_if_read_whole()
             yield item
+
+    def _tell_of_lost(self) -> None:
+        kept, warn = self.node.kept, self.context.warn_once
+        if kept is None or kept.told or warn is None or is_stateful(self.node.dataset):
+            return
+        kept.told = True
+        if lost := [text for _, text in kept.lost()]:
+            warn(
+                f"the loader's states do not hold {', '.join(lost)[:1000]}: what that keeps cannot be taken down, and "
+                f"may not be what it was before the first epoch. If what a {type(self.node.dataset).__name__} gives "
+                "depends on it, a resumed run goes on otherwise. Give the dataset state_dict() and load_state_dict()",
+                UserWarning,
+            )
 
     def _tell_if_read_whole(self) -> None:
         """A dataset that divides itself has asked by now which worker it is in, or the user's worker_init_fn has."""
@@ -200,7 +212,7 @@ def batch_graph(
     as_torch: bool,
     base_seed: int,
     begins: list[dict[str, Any]] | None = None,
-    kept: Kept | None = None,
+    kept: Looked | None = None,
 ) -> IterDataPipe[Any]:
     """The graph that makes batches of ``dataset``, which divides itself: a graph of nodes, or any other by workers.
 

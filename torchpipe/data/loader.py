@@ -68,6 +68,7 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import Cursor, as_text
+from torchpipe.values import put
 
 __all__ = ["DataLoader"]
 
@@ -609,7 +610,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
             if self._samplers.dataset is not None:
-                self._samplers.dataset.put([], compares=False)  # the state says which data there are
+                put(self._samplers.dataset, [], compares=False)  # the state says which data there are
         if position is None:
             self._epochs.load(Fresh(0))
             forget(self)

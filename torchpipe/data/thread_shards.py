@@ -36,9 +36,9 @@ from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, Shard
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import has_become_shorter, is_stateful
-from torchpipe.node.kept import kept_of
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.state import Cursor, SnapshotPolicy
+from torchpipe.values import kept_of
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -84,12 +84,12 @@ def _what_goes_on(loader: DataLoader[Any], dataset: Any) -> str | None:
     samplers = loader._samplers
     samplers.dataset = kept = samplers.dataset or kept_of(dataset)
     kind = type(dataset).__name__
-    generators = [name for name, what in kept.names() if what != "value"]
+    generators = kept.generators()
     if generators:
         return f"this {kind} has a random generator ({generators[0]}), from which all would draw: draw from " + (
             "get_worker_info().rng"
         )
-    changed = [name for name, _ in kept.names(changed=True)]
+    changed = kept.changed()
     if changed:
         return f"{changed[0]}, which all share, has been changed since the loader was first iterated"
     return None

@@ -4,7 +4,15 @@ One traversal follows objects as pickle does. ``pictures`` has the table of kind
 and ``putting`` the way back, and ``older`` reads what states from before hold.
 """
 
+from typing import Any
+
+from torchpipe.values.data import MOST_KEPT
 from torchpipe.values.looked import Looked, Saved
 from torchpipe.values.putting import check, put
 
-__all__ = ["Looked", "Saved", "check", "put"]
+__all__ = ["Looked", "Saved", "check", "kept_of", "put"]
+
+
+def kept_of(dataset: Any) -> Looked:
+    """An iterable dataset as it is now, but for its data."""
+    return Looked([dataset], at_most=MOST_KEPT)

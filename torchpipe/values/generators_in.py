@@ -21,7 +21,6 @@ import types
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeAlias
@@ -32,6 +31,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from torchpipe.randomness.generators import GENERATORS, is_of_process
+from torchpipe.state.parts import ROWS, attributes_of, entries_of
 from torchpipe.values.pictures import is_of_machine
 
 __all__ = ["GeneratorsIn"]
@@ -82,7 +82,6 @@ class _Walk:
     def __init__(self, found: GeneratorsIn) -> None:
         self._found = found
         self._kinds: dict[type, Callable[[Any, str], _Parts] | None] = dict.fromkeys(_ATOMS)
-        self._slots: dict[type, list[tuple[str, Any]]] = {}
         self._seen: dict[int, Any] = {}  # kept, so that ids stay theirs
         self._waiting: deque[tuple[str, Any]] = deque()
         self._cut: list[str] = []  # containers that have more entries than were looked at
@@ -121,13 +120,10 @@ class _Walk:
             self._found.generators[path] = value
 
     def _look_at_class(self, kind: type) -> None:
-        """For slots, and for generators that are attributes of a class."""
-        slots = self._slots[kind] = []
+        """For generators that are attributes of a class."""
         for cls in kind.__mro__:
             for name, value in () if cls.__module__ == "builtins" else list(vars(cls).items()):
-                if type(value) is types.MemberDescriptorType:
-                    slots.append((name, value))
-                elif issubclass(type(value), GENERATORS):
+                if issubclass(type(value), GENERATORS):
                     self._add(f"{cls.__qualname__}.{name}", value)
 
     def _way_of(self, kind: type) -> Callable[[Any, str], _Parts] | None:
@@ -160,7 +156,7 @@ class _Walk:
     def _nothing(self, value: Any, path: str) -> _Parts:
         return ()
 
-    def _first(self, values: Iterable[Any], count: int, path: str) -> list[Any]:
+    def _first(self, count: int, values: Iterable[Any], path: str) -> list[Any]:
         """Those of the first that may hold something; [] if none does."""
         if count > _MOST:
             self._cut.append(path)
@@ -168,30 +164,28 @@ class _Walk:
         return [] if _ATOMS.issuperset(map(type, first)) else first
 
     def _row(self, value: Any, path: str) -> _Parts:
-        base: Any = next(base for base in (list, tuple, deque) if isinstance(value, base))
-        first = self._first(base.__iter__(value), base.__len__(value), path)
+        first = self._first(*entries_of(value), path)
         parts = [(f"[{number}]", part) for number, part in enumerate(first) if type(part) not in _ATOMS]
-        return parts if type(value) is base else chain(parts, self._attributes(value, path))
+        return parts if type(value) in ROWS else chain(parts, self._attributes(value, path))
 
     def _dict(self, value: Any, path: str) -> _Parts:
         count = dict.__len__(value)
         keys = list(islice(dict.keys(value), _MOST))
-        parts = [(f"[key {number}]", key) for number, key in enumerate(self._first(keys, count, path))]
-        for key, part in zip(keys, self._first(dict.values(value), count, path)):
+        parts = [(f"[key {number}]", key) for number, key in enumerate(self._first(count, keys, path))]
+        for key, part in zip(keys, self._first(count, dict.values(value), path)):
             if type(part) not in _ATOMS:
                 parts.append((f"[{key!r}]" if type(key) in _ATOMS else f"[value {len(parts)}]", part))
         return parts if type(value) is dict else chain(parts, self._attributes(value, path))
 
     def _set(self, value: Any, path: str) -> Iterator[tuple[str | None, Any]]:
-        base: Any = set if isinstance(value, set) else frozenset
-        parts = self._first(base.__iter__(value), base.__len__(value), path)
+        parts = self._first(*entries_of(value), path)
         for part in parts:
             yield "[0]" if len(parts) == 1 else None, part
         yield from self._attributes(value, path)
 
     def _array(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if value.dtype.hasobject:
-            for number, part in enumerate(self._first(iter(value.flat), value.size, path)):
+            for number, part in enumerate(self._first(value.size, value.flat, path)):
                 yield f"[{number}]", part
 
     def _bound(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -225,14 +219,6 @@ class _Walk:
         return self._attributes(value, path)
 
     def _attributes(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
-        try:
-            own = value.__dict__
-        except Exception:  # it has none, or is a proxy of what is not there
-            own = None
-        held = list(own.items()) if type(own) is dict else []
-        for name, member in self._slots[type(value)]:
-            with suppress(AttributeError):  # it is not set
-                held.append((name, member.__get__(value)))
-        for name, part in held:
+        for name, part in attributes_of(value):
             if type(part) not in _ATOMS:
                 yield f".{name}", part

@@ -17,11 +17,25 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from torchpipe.randomness.generators import GENERATORS
 from torchpipe.state.named import find_named
-from torchpipe.values.pictures import ATTRIBUTES, NAMED, Memories, Picture, is_constant, is_same, name_of, picture_of
+from torchpipe.values.data import is_larger, sample_of
+from torchpipe.values.pictures import (
+    ATTRIBUTES,
+    NAMED,
+    Memories,
+    Picture,
+    encoded,
+    is_constant,
+    is_same,
+    name_of,
+    picture_of,
+)
 from torchpipe.values.standard import WELL_KNOWN, WELL_KNOWN_MAKERS
 
 __all__ = ["Link", "Looked", "Node", "Saved", "without"]
+
+_MOST_OBJECTS = 20_000  # where there is a limit to what is taken down: 0.2 s
 
 Saved: TypeAlias = Any
 """Plain data: [] for owners that are as they were, else {"objects": the table}."""
@@ -71,7 +85,8 @@ class Looked:
     """``owners`` as they are when this is made, with all that they refer to.
 
     ``held``: objects that are somebody else's to keep, and ``held_types``. ``names``: of owners, by their number,
-    attributes that are.
+    attributes that are. ``at_most``: what they hold that is larger, in bytes, is data; of objects the nearest are
+    followed then.
     """
 
     def __init__(
@@ -81,13 +96,17 @@ class Looked:
         held: Collection[Any] = (),
         held_types: tuple[type, ...] = (),
         names: Mapping[int, Collection[str]] | None = None,
+        at_most: int | None = None,
     ) -> None:
         self.owners = list(owners)
         self._held, self._held_types, self.names = list(held), held_types, dict(names or {})
+        self._at_most = at_most
         self._begin()
 
     def _begin(self) -> None:
         self.memories = Memories()
+        self.told = False  # by who has told what is lost
+        self.beyond: Node | None = None  # holds what is too far away to be followed
         self._seen: dict[int, Node] = {}  # large ones that have changed since, as they were last
         self.made: dict[int, Node] = {}
         self.made = self.look()
@@ -115,7 +134,7 @@ class Looked:
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process's, or a copy's, is as it is there when it comes into being."""
-        return {name: vars(self)[name] for name in ("owners", "_held", "_held_types", "names")}
+        return {name: vars(self)[name] for name in ("owners", "_held", "_held_types", "names", "_at_most")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -137,6 +156,11 @@ class Looked:
                 continue
             if id(value) in not_mine or (parent is not None and isinstance(value, self._held_types)):
                 picture = Picture("held")
+            elif parent is not None and self.is_data(value):
+                picture = Picture("data", sample_of(value))
+            elif self._at_most is not None and len(found) >= _MOST_OBJECTS:
+                picture = Picture("held")
+                self.beyond = self.beyond or parent
             else:
                 picture = self._picture(value, memories, at_large)
             if parent is None and (names := self.names.get(label[1])):
@@ -144,14 +168,23 @@ class Looked:
             node = found[id(value)] = Node(value, picture, parent, label)
             if not picture.constant:
                 for part, name in zip(picture.parts, picture.labels(), strict=True):
-                    if not is_constant(part):
+                    if not is_constant(part) or self.is_data(part):
                         waiting.append((part, node, name))
         return found
+
+    def picture_of(self, value: Any, memories: Memories) -> Picture:
+        picture = picture_of(value, memories)
+        if picture.kind in ("array", "tensor") and self.is_data(picture.parts[0]):
+            return encoded(value, str(value.dtype), "")  # a small view of data
+        return picture
+
+    def is_data(self, value: Any) -> bool:
+        return self._at_most is not None and is_larger(value, self._at_most)
 
     def _picture(self, value: Any, memories: Memories, at_large: bool) -> Picture:
         before = self.made.get(id(value))
         if before is None or not before.picture.is_large:
-            return picture_of(value, memories)
+            return self.picture_of(value, memories)
         last = self._seen.get(id(value), before).picture
         if (
             not at_large
@@ -163,7 +196,7 @@ class Looked:
             return last
         if last.constant and last.kind == "list" and type(value) is list and value == last.parts:
             return last
-        picture = picture_of(value, memories)
+        picture = self.picture_of(value, memories)
         self._seen[id(value)] = Node(value, picture, None, None)
         return picture
 
@@ -179,24 +212,55 @@ class Looked:
         changed = [node for node in found.values() if not self.is_unchanged(node)]
         return {"objects": _Table(self, found, changed).rows} if changed else []
 
+    def generators(self) -> list[str]:
+        """Where random generators are."""
+        return [node.path() for node in self.look().values() if isinstance(node.value, GENERATORS)]
+
+    def changed(self) -> list[str]:
+        """Where objects are that are not as they were."""
+        return [node.path() for node in self.look().values() if not self.is_unchanged(node)]
+
+    def drawn(self) -> list[str]:
+        """Where random generators are that have been drawn from, and numbers in attributes that are other ones."""
+        found = []
+        for node in self.look().values():
+            before = self.made.get(id(node.value))
+            if before is None or self.is_unchanged(node):
+                continue
+            if isinstance(node.value, GENERATORS):
+                found.append(node.path())
+            was, now = before.picture.attributes(), node.picture.attributes()
+            found += [
+                f"{node.path()}.{name}"
+                for name, value in now.items()
+                if type(value) in (int, float) and name in was and was[name] != value
+            ]
+        return found
+
     def lost(self) -> list[tuple[int, str]]:
         """(number of the owner, where it is) of what can be put back by nobody, and is or may be not what it was."""
-        return [
+        found = [
             (node.steps()[0][1], f"{node.path()} ({type(node.value).__name__})")
             for node in self.look(at_large=False).values()
-            if node.parent is not None and node.label != "()" and self._is_lost(node)
+            if node.parent is not None and node.label != "()" and self._is_lost(node, node.parent)
         ]
+        if (far := self.beyond) is not None:
+            text = f"what is further away than the nearest {_MOST_OBJECTS:,} objects, as in {far.path()}"
+            found.append((far.steps()[0][1], text))
+        return found
 
-    def _is_lost(self, node: Node) -> bool:
+    def _is_lost(self, node: Node, parent: Node) -> bool:
         if id(node.value) in self.made:
             return node.picture.kind == "opaque"
+        if node.picture.kind == "data":  # which its owner reads, where it is an attribute
+            return not (self.is_unchanged(parent) or (id(parent.value) in self.made and parent.picture.attributes()))
         return not self._can_be_made(node)
 
     def _can_be_made(self, node: Node) -> bool:
         """That of what it refers to is another question."""
         picture = node.picture
         match picture.kind:
-            case "held" | "opaque":
+            case "held" | "opaque" | "data":
                 return False
             case "encoded":
                 return not picture.fixed[2]  # in this process's memory
@@ -240,6 +304,7 @@ class _Table:
         self._numbers: dict[int, int] = {}
         self._order: list[Any] = []
         self._changed = {id(node.value) for node in changed}
+        self._data = {key for key, node in found.items() if node.picture.kind == "data"}
         self._lost = self._all_lost()
         for node in changed:
             if id(node.value) in looked.made:
@@ -280,7 +345,7 @@ class _Table:
         assert node is not None
         picture: Picture | None = node.picture
         if made is not None and any(id(part) in self._lost for part in node.picture.parts):
-            picture = _as_before(node.picture, made.picture, self._lost)
+            picture = _as_before(node.picture, made.picture, self._lost, self._data)
         if picture is None or picture.kind in ("held", "opaque"):
             return
         fixed = picture.fixed
@@ -290,25 +355,27 @@ class _Table:
         if not picture.constant:
             parts = list(parts)
             for place, part in enumerate(parts):
-                if not is_constant(part):
+                if not is_constant(part) or id(part) in self._data:
                     links.append([place, self._number(part)])
                     parts[place] = None
         self.rows[number][2:] = [picture.kind, fixed, parts, links]
 
 
-def _as_before(picture: Picture, made: Picture, lost: set[int]) -> Picture | None:
-    """With the attributes as they were whose objects nobody can make again; None where all has to stay as it was."""
+def _as_before(picture: Picture, made: Picture, lost: set[int], data: set[int]) -> Picture | None:
+    """With the attributes as they were whose objects nobody can make again, unless these are ``data``, which stay what
+    stands there; None where all has to stay as it was.
+    """
     if picture.kind != "object" or picture.fixed[2] != ATTRIBUTES or picture.fixed[:2] != made.fixed[:2]:
         return None
     how, args, form, names, items, pairs = picture.fixed
-    head, values, tail = picture.parts[: 1 + args], picture.parts[1 + args : 1 + args + len(names)], []
+    head, values = picture.parts[: 1 + args], picture.parts[1 + args : 1 + args + len(names)]
     tail = picture.parts[1 + args + len(names) :]
     if any(id(part) in lost for part in [*head, *tail]):
         return None
-    before = dict(zip(made.fixed[3], made.parts[1 + args :]))
+    before = made.attributes()
     kept = {}
     for name, value in zip(names, values):
-        if id(value) not in lost:
+        if id(value) not in lost or id(value) in data:
             kept[name] = value
         elif name in before:
             kept[name] = before[name]

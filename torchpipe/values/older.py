@@ -11,6 +11,7 @@ from typing import Any
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.randomness.generators import GENERATORS, MADE, generator_kind, put_generator
 from torchpipe.state.flat import damaged, shown
+from torchpipe.values.data import MOST_KEPT, is_larger, sample_of
 
 __all__ = ["check", "is_older", "put"]
 
@@ -18,17 +19,17 @@ _nothing = object()
 
 
 def is_older(saved: Any) -> bool:
-    """``{"older": [...]}``: of each owner, in their order, what it kept, or None."""
-    return type(saved) is dict and type(saved.get("older")) is list
+    """``{"older": [...]}``: of each owner, in their order, what it kept, or None. A list is that of a dataset alone."""
+    return (type(saved) is dict and type(saved.get("older")) is list) or (type(saved) is list and saved != [])
 
 
-def check(owners: list[Any], saved: dict[str, Any]) -> None:
+def check(owners: list[Any], saved: Any) -> None:
     """Raises: StateError for what is damaged, StateMismatchError for what other owners have kept."""
     for owner, kept in _pairs(owners, saved):
         if type(kept) is not list or any(type(item) is not list or len(item) != 3 for item in kept):
             raise damaged(f"what it keeps of a {type(owner).__name__} is {shown(kept)}")
         for steps, kind, value in kept:
-            if type(steps) is not list or not steps or kind not in (*MADE, "value", "gone"):
+            if type(steps) is not list or not steps or kind not in (*MADE, "value", "data", "gone"):
                 raise damaged(f"what it keeps of a {type(owner).__name__} is {shown(kind)} at {shown(steps)}")
             holder = _found(owner, steps[:-1])
             if holder is _nothing or not _may_have(holder, steps[-1]):
@@ -42,7 +43,7 @@ def check(owners: list[Any], saved: dict[str, Any]) -> None:
                     raise damaged(f"the state of a random generator cannot be used: {error!s:.200}") from None
 
 
-def put(owners: list[Any], saved: dict[str, Any]) -> None:
+def put(owners: list[Any], saved: Any) -> None:
     """Into owners that are as they were made."""
     for owner, kept in _pairs(owners, saved):
         for steps, kind, value in sorted(kept, key=lambda item: (item[1] != "gone", len(item[0]))):
@@ -54,12 +55,17 @@ def put(owners: list[Any], saved: dict[str, Any]) -> None:
                 ) from error
 
 
-def _pairs(owners: list[Any], saved: dict[str, Any]) -> list[tuple[Any, Any]]:
-    return [(owner, kept) for owner, kept in zip(owners, saved["older"]) if kept is not None]
+def _pairs(owners: list[Any], saved: Any) -> list[tuple[Any, Any]]:
+    of_each = [saved] if type(saved) is list else saved["older"]
+    return [(owner, kept) for owner, kept in zip(owners, of_each) if kept is not None]
 
 
 def _put(owner: Any, steps: list[Any], kind: str, value: Any) -> None:
     holder, present = _found(owner, steps[:-1]), _found(owner, steps)
+    if kind == "data":
+        if is_larger(present, MOST_KEPT) and sample_of(present) != value:
+            raise StateError("it has other data than when the state was saved")
+        return
     if kind == "gone":
         if present is not _nothing and isinstance(holder, dict):
             del holder[steps[-1]]

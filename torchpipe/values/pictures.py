@@ -30,6 +30,7 @@ from torchpipe.randomness.generators import GENERATORS, generator_kind, generato
 from torchpipe.state import encode
 from torchpipe.state.codec import opaque_notes
 from torchpipe.state.kinds import kind_of
+from torchpipe.state.parts import attributes_of
 from torchpipe.state.tensors import is_plain
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Memories",
     "Memory",
     "Picture",
+    "encoded",
     "is_constant",
     "is_of_machine",
     "is_same",
@@ -67,7 +69,7 @@ class Picture:
     Kinds: ``held`` and ``opaque`` are known by identity alone, and the second may change unseen; ``code``; ``tuple``,
     ``list``, ``dict``, ``set``; ``object`` by ``__reduce_ex__``; ``enum``, ``generator``; ``buffer`` is a ``bytearray``
     or ``array``; ``array`` and ``tensor`` are views of a ``memory``; ``objects`` are arrays of objects, ``encoded``
-    arrays and tensors of other kinds.
+    arrays and tensors of other kinds; ``data`` is known by a sample.
 
     ``constant``: all parts are constants.
     """
@@ -80,6 +82,12 @@ class Picture:
     @property
     def is_large(self) -> bool:
         return len(self.parts) > _LARGE or (self.kind == "memory" and self.fixed[1].size > _LARGE)
+
+    def attributes(self) -> dict[str, Any]:
+        if self.kind != "object" or self.fixed[2] != ATTRIBUTES:
+            return {}
+        _, args, _, names, _, _ = self.fixed
+        return dict(zip(names, self.parts[1 + args :]))
 
     def labels(self) -> list[Any]:
         """What leads from the object to each part: plain data, each but once."""
@@ -243,7 +251,7 @@ def _of_tensor(value: torch.Tensor, memories: Memories) -> Picture:
         where = (
             "" if plain.layout is value.layout and type(value) is torch.Tensor and value.is_cpu else str(value.device)
         )
-        return _encoded(plain, str(value.dtype), where)
+        return encoded(plain, str(value.dtype), where)
     storage = value.untyped_storage()
 
     def view() -> np.ndarray[Any, Any]:
@@ -254,7 +262,7 @@ def _of_tensor(value: torch.Tensor, memories: Memories) -> Picture:
     return Picture("tensor", fixed, [memory], constant=False)
 
 
-def _encoded(value: Any, dtype: str, device: str) -> Picture:
+def encoded(value: Any, dtype: str, device: str) -> Picture:
     try:
         data = encode(value)
         return Picture("opaque" if opaque_notes(data) else "encoded", [dtype, list(value.shape), device, data])
@@ -266,12 +274,12 @@ def _of_array(value: np.ndarray[Any, Any], memories: Memories) -> Picture:
     if value.dtype == object:
         return _with_parts("objects", list(value.shape), list(value.flat))
     if value.dtype.kind not in "biufcmMS":
-        return _encoded(value, str(value.dtype), "")
+        return encoded(value, str(value.dtype), "")
     owner: Any = value
     while type(owner.base) is np.ndarray:
         owner = owner.base
     if not owner.flags.forc or owner.dtype.kind not in "biufcmMSV":
-        return _encoded(value, str(value.dtype), "")
+        return encoded(value, str(value.dtype), "")
     address = owner.__array_interface__["data"][0] if owner.nbytes else 0
     memory = memories.of(owner, address, lambda: _bytes_of(owner))
     offset = value.__array_interface__["data"][0] - address if owner.nbytes else 0
@@ -352,14 +360,7 @@ def _state_of(value: Any, state: Any) -> tuple[str, list[str], list[Any]]:
 
 
 def _by_attributes(value: Any, how: str = "held") -> Picture:
-    found = dict(getattr(value, "__dict__", None) or {})
-    for cls in type(value).__mro__:
-        for name, member in vars(cls).items():
-            if isinstance(member, types.MemberDescriptorType) and _room(cls) != "builtins":
-                try:
-                    found[name] = member.__get__(value)
-                except AttributeError:  # not set
-                    continue
+    found = dict(attributes_of(value))
     if how == "held" and not found:
         return Picture("opaque")
     if isinstance(value, Iterator | functools.partial) or _room(type(value)) == "multiprocessing":

@@ -22,6 +22,7 @@ from torchpipe.state import decode
 from torchpipe.state.flat import damaged
 from torchpipe.state.tensors import span_of
 from torchpipe.values import older
+from torchpipe.values.data import sample_of
 from torchpipe.values.looked import Link, Looked, Node, Saved, without
 from torchpipe.values.pictures import (
     ATTRIBUTES,
@@ -31,7 +32,6 @@ from torchpipe.values.pictures import (
     is_constant,
     is_same,
     name_of,
-    picture_of,
 )
 from torchpipe.values.reading import Row, read
 
@@ -39,28 +39,31 @@ __all__ = ["check", "put"]
 
 
 def check(looked: Looked, saved: Saved) -> None:
-    """Raises: as :meth:`Looked.check`."""
+    """Raises: StateError for what is damaged, StateMismatchError for what other owners have kept."""
     if older.is_older(saved):
         older.check(looked.owners, saved)
     else:
         read(looked, saved)
 
 
-def put(looked: Looked, saved: Saved) -> None:
-    """Raises: as :meth:`Looked.put`."""
+def put(looked: Looked, saved: Saved, *, compares: bool = True) -> None:
+    """Let the owners be as they were when ``saved`` was taken down; data are left, and compared if this ``compares``.
+
+    Raises: StateError for what cannot be put back, and for other data.
+    """
     if older.is_older(saved):
-        _Putting(looked, []).run()
+        _Putting(looked, [], compares=compares).run()
         older.put(looked.owners, saved)
     else:
-        _Putting(looked, read(looked, saved)).run()
+        _Putting(looked, read(looked, saved), compares=compares).run()
 
 
 # -- putting back ---------------------------------------------------------------------------------------------------
 
 
 class _Putting:
-    def __init__(self, looked: Looked, rows: list[Row]) -> None:
-        self._looked, self._rows = looked, rows
+    def __init__(self, looked: Looked, rows: list[Row], *, compares: bool) -> None:
+        self._looked, self._rows, self._compares = looked, rows, compares
         self._changed = {id(row.node.value): row.picture for row in rows if row.node is not None and row.picture}
         self._finals: dict[Any, Any] = {}
         self._making: set[int] = set()
@@ -71,22 +74,26 @@ class _Putting:
         self._owners = {id(owner): number for number, owner in enumerate(looked.owners)}
 
     def run(self) -> None:
-        late: list[tuple[Any, Picture, Node | None]] = []  # hashes may ask what is in the keys
+        late: list[tuple[Any, Picture, Node | None]] = []
         for owner in self._looked.owners:
             self._final(owner)
         while self._waiting or late:
             value, wanted, node = self._waiting.pop() if self._waiting else late.pop()
-            if wanted.kind in ("set", "dict") and not wanted.constant and self._waiting:
-                late.append((value, wanted, node))
-                for part in wanted.parts:
-                    self._final(part)
-                continue
             try:
-                self._fill(value, wanted)
+                if self._waiting and _asks_what_is_within(wanted):
+                    late.append((value, wanted, node))
+                    self._note_parts(value, wanted)
+                    continue
+                self._fill(value, wanted, node)
             except StateError:
                 raise
             except Exception as error:
                 raise self._cannot(value, node, error) from error
+
+    def _note_parts(self, value: Any, wanted: Picture) -> None:
+        self._use(_BARE if id(value) in self._bare else self._present(value), wanted)
+        for part in wanted.parts:
+            self._final(part)
 
     def _cannot(self, value: Any, node: Node | None, error: Exception) -> StateError:
         return StateError(
@@ -147,7 +154,7 @@ class _Putting:
         return present
 
     def _present(self, value: Any) -> Picture:
-        picture = picture_of(value, self._memories)
+        picture = self._looked.picture_of(value, self._memories)
         number = self._owners.get(id(value))
         names = None if number is None else self._looked.names.get(number)
         return without(picture, names) if names else picture
@@ -155,7 +162,7 @@ class _Putting:
     def _stays(self, value: Any, wanted: Picture) -> bool:
         """True if the object is, or can be changed into, what is wanted."""
         match wanted.kind:
-            case "list" | "dict" | "held" | "opaque" | "code" | "buffer":
+            case "list" | "dict" | "held" | "opaque" | "code" | "buffer" | "data":
                 return True
             case "generator":
                 return bool(generator_kind(value) == wanted.fixed[0])
@@ -176,6 +183,31 @@ class _Putting:
         return present.fixed[:2] == wanted.fixed[:2] and is_same(
             Picture("", None, present.parts[:head], False), Picture("", None, theirs, False)
         )
+
+    def _compare(self, value: Any, sample: Any, node: Node | None, name: str = "") -> None:
+        """Of other data than there were. That none are there yet is no error."""
+        if self._compares and self._looked.is_data(value) and sample_of(value) != sample:
+            raise StateError(
+                f"{'' if node is None else node.path()}{name} has other data than when the state was saved. What is "
+                "larger than 1,000 kB is in no state: leave it as it is (shuffle a list of indices, in the place of "
+                "the data), or give the object state_dict() and load_state_dict()"
+            )
+
+    def _with_data_there(self, present: Picture, wanted: Picture, node: Node | None) -> Picture:
+        """What were data in attributes is left as it stands there: their owner reads them itself."""
+        here = dict(zip(present.labels(), present.parts))
+        gone = []
+        parts = list(wanted.parts)
+        for number, part in enumerate(parts):
+            if type(part) is Link and (row := self._rows[part.number]).is_data and row.node is None:
+                label = wanted.labels()[number]
+                if label not in here:
+                    gone.append(label[1:])
+                    continue
+                assert row.picture is not None
+                self._compare(here[label], row.picture.fixed, node, label)
+                parts[number] = self._finals[id(here[label])] = here[label]
+        return without(Picture("object", wanted.fixed, parts, False), gone)
 
     def _use(self, present: Picture, wanted: Picture) -> None:
         """Objects that are to be made may stand there already."""
@@ -260,15 +292,19 @@ class _Putting:
 
     # -- in place ---------------------------------------------------------------------------------------------------
 
-    def _fill(self, value: Any, wanted: Picture) -> None:
+    def _fill(self, value: Any, wanted: Picture, node: Node | None) -> None:
         kind, fixed = wanted.kind, wanted.fixed
         if kind in ("held", "opaque", "code", "enum"):
             return
+        if kind == "data":
+            return self._compare(value, fixed, node)
         if kind == "memory":
             if not np.array_equal(value.view, fixed[1]):
                 value.view[...] = fixed[1]
             return
         present = _BARE if id(value) in self._bare else self._present(value)
+        if kind == "object":
+            wanted = self._with_data_there(present, wanted, node)
         self._use(present, wanted)
         wanted = self._with_finals(wanted)
         parts = wanted.parts
@@ -297,6 +333,13 @@ class _Putting:
                     )
             case "object":
                 _fill_object(value, present, wanted)
+
+
+def _asks_what_is_within(wanted: Picture) -> bool:
+    """True for what is filled when all that it holds has been: hashes ask keys, iterators how long a list is."""
+    if wanted.kind == "object":
+        return wanted.fixed[2] not in (ATTRIBUTES, "none")
+    return wanted.kind in ("set", "dict") and not wanted.constant
 
 
 _BARE = Picture("object", ["", 0, "none", [], 0, 0], [None])

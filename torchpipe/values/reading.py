@@ -21,7 +21,7 @@ from torchpipe.values.pictures import ATTRIBUTES, NAMED, Picture, is_constant, n
 
 __all__ = ["Row", "read"]
 
-_KINDS = ("code", "tuple", "list", "dict", "set", "object", "enum", "generator", "memory", "array", "tensor")
+_KINDS = ("code", "tuple", "list", "dict", "set", "object", "enum", "generator", "memory", "array", "tensor", "data")
 
 
 @dataclass(slots=True)
@@ -31,6 +31,10 @@ class Row:
     node: Node | None
     picture: Picture | None
     kind: str  # name of its type
+
+    @property
+    def is_data(self) -> bool:
+        return self.picture is not None and self.picture.kind == "data"
 
 
 def read(looked: Looked, saved: Saved) -> list[Row]:
@@ -82,6 +86,8 @@ def _read_row(looked: Looked, row: Any, count: int) -> Row:
 
 def _check_row(looked: Looked, row: Row, picture: Picture, rows: list[Row]) -> None:
     node, fixed, parts = row.node, picture.fixed, picture.parts
+    if picture.kind == "data":
+        return
     if node is not None and node.picture.kind != picture.kind:
         raise StateMismatchError(f"the state has {node.path()} as a {picture.kind}: make the loader as it was")
     match picture.kind:
@@ -98,6 +104,10 @@ def _check_row(looked: Looked, row: Row, picture: Picture, rows: list[Row]) -> N
                         "the loader as it was when the state was saved"
                     )
             before = () if node is None else node.picture.fixed[3]
+            for number, part in enumerate(parts):
+                new_data = type(part) is Link and rows[part.number].node is None and rows[part.number].is_data
+                if new_data and (node is None or form != ATTRIBUTES or not 0 <= number - 1 - args < len(names)):
+                    raise damaged("it has data in the place of an object")
             cls = looked.code_named(row.kind) if node is None else type(node.value)
             if form not in (*NAMED, "none", "state", "state of parts") or type(names) is not list:
                 raise damaged(f"the state of an object of it is {shown(form)}")

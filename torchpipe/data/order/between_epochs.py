@@ -16,9 +16,9 @@ from torchpipe.data.order.sampling import check_sampler_position
 from torchpipe.errors import StateMismatchError
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
-from torchpipe.node.kept import kept_of
 from torchpipe.state import Cursor
 from torchpipe.state.flat import MAX_SHARDS, damaged, shown
+from torchpipe.values import kept_of
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
