@@ -20,7 +20,17 @@ import numpy as np
 from torchpipe.randomness.generators import GENERATORS
 from torchpipe.state.named import find_named
 from torchpipe.values.data import is_larger, sample_of
-from torchpipe.values.pictures import ATTRIBUTES, NAMED, Memories, Picture, encoded, is_constant, is_same, name_of, picture_of
+from torchpipe.values.pictures import (
+    ATTRIBUTES,
+    NAMED,
+    Memories,
+    Picture,
+    encoded,
+    is_constant,
+    is_same,
+    name_of,
+    picture_of,
+)
 from torchpipe.values.standard import WELL_KNOWN, WELL_KNOWN_MAKERS
 
 __all__ = ["Link", "Looked", "Node", "Saved", "without"]
@@ -235,7 +245,12 @@ class Looked:
             if node.parent is not None and node.label != "()" and self._is_lost(node, node.parent)
         ]
         if (far := self.beyond) is not None:
-            found.append((far.steps()[0][1], f"what is further away than the nearest {_MOST_OBJECTS:,} objects, as in {far.path()}"))
+            found.append(
+                (
+                    far.steps()[0][1],
+                    f"what is further away than the nearest {_MOST_OBJECTS:,} objects, as in {far.path()}",
+                )
+            )
         return found
 
     def _is_lost(self, node: Node, parent: Node) -> bool:
@@ -333,14 +348,18 @@ class _Table:
             return
         assert node is not None
         picture: Picture | None = node.picture
-        if made is not None and any(id(part) in self._lost for part in node.picture.parts):
+        if (
+            made is not None
+            and not node.picture.constant
+            and any(id(part) in self._lost for part in node.picture.parts)
+        ):
             picture = _as_before(node.picture, made.picture, self._lost, self._data)
         if picture is None or picture.kind in ("held", "opaque"):
             return
         fixed = picture.fixed
         if picture.kind == "memory":
             fixed = [fixed[0], fixed[1].tobytes()]
-        parts, links = picture.parts, []
+        parts, links = picture.packed(), list[Any]()
         if not picture.constant:
             parts = list(parts)
             for place, part in enumerate(parts):
