@@ -289,6 +289,29 @@ def test_L3_states_from_before_are_read() -> None:
             check(looked, {"older": [[forged]]})
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        list(range(10_000, 0, -1)),
+        [(-1) ** n * n << 40 for n in range(10_000)],
+        [-(1 << 63), (1 << 63) - 1] * 5_000,
+        [1 << 63] * 10_000,
+        [0.1 * n for n in range(10_000)],
+        [True, 2, 3.0, None] * 2_500,
+        [[], *range(10_000)],
+    ],
+    ids=["int32", "int64", "ends of int64", "above", "floats", "mixed", "with a list"],
+)
+def test_L2_long_lists_come_back_with_their_types(values: list[Any]) -> None:
+    owner, other = Box("", a=0), Box("", a=0)
+    looked, there = Looked([owner]), Looked([other])
+    owner.a = values
+    saved = decode(encode(looked.now()))
+    put(there, saved)
+    assert list(map(type, other.a)) == list(map(type, values))
+    assert other.a == values
+
+
 def test_L2_a_look_takes_nothing() -> None:
     stream, numbers = (n for n in range(3)), itertools.count()
     owner = Box("", stream=stream, numbers=numbers, rng=torch.Generator())

@@ -344,14 +344,18 @@ class _Table:
             return
         assert node is not None
         picture: Picture | None = node.picture
-        if made is not None and any(id(part) in self._lost for part in node.picture.parts):
+        if (
+            made is not None
+            and not node.picture.constant
+            and any(id(part) in self._lost for part in node.picture.parts)
+        ):
             picture = _as_before(node.picture, made.picture, self._lost, self._data)
         if picture is None or picture.kind in ("held", "opaque"):
             return
         fixed = picture.fixed
         if picture.kind == "memory":
             fixed = [fixed[0], fixed[1].tobytes()]
-        parts, links = picture.parts, []
+        parts, links = picture.packed(), list[Any]()
         if not picture.constant:
             parts = list(parts)
             for place, part in enumerate(parts):

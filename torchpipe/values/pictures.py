@@ -20,6 +20,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +57,7 @@ _CONSTANTS = {
 _CODE = (type, types.FunctionType, types.ModuleType, np.ufunc)
 _OF_THE_MACHINE = {"_thread", "threading", "concurrent", "logging", "weakref", "_weakref", "io", "_io", "tempfile"}
 _NEW: Any = object().__reduce_ex__(4)[0]  # copyreg.__newobj__
+_NUMBERS = {int: np.int64, float: np.float64}
 _LARGE = 1 << 13  # bytes, or parts
 ATTRIBUTES = "attributes"
 NAMED = (ATTRIBUTES, "named state")
@@ -78,10 +80,20 @@ class Picture:
     fixed: Any = None
     parts: list[Any] = field(default_factory=list)
     constant: bool = True
+    array: np.ndarray[Any, Any] | None = None
 
     @property
     def is_large(self) -> bool:
         return len(self.parts) > _LARGE or (self.kind == "memory" and self.fixed[1].size > _LARGE)
+
+    def packed(self) -> list[Any] | np.ndarray[Any, Any]:
+        """The parts as a state holds them: those of a long list of numbers as an array, which is made once."""
+        if self.array is None and self.kind == "list" and self.is_large:
+            kinds = set(map(type, self.parts))
+            number = _NUMBERS.get(kinds.pop())
+            with suppress(OverflowError):
+                self.array = None if kinds or number is None else _small(np.array(self.parts, number))
+        return self.parts if self.array is None else self.array
 
     def attributes(self) -> dict[str, Any]:
         if self.kind != "object" or self.fixed[2] != ATTRIBUTES:
@@ -109,6 +121,12 @@ def _pair_labels(keys: list[Any]) -> list[Any]:
     plain = (str, int, bytes, float, bool, type(None))
     values = [("key", key) if type(key) in plain else ("value", number) for number, key in enumerate(keys)]
     return [*(("of", number) for number in range(len(keys))), *values]
+
+
+def _small(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same numbers, in 4 bytes each where whole ones fit."""
+    fits = numbers.dtype.kind == "i" and numbers.min() >= -(1 << 31) and numbers.max() < 1 << 31
+    return numbers.astype(np.int32) if fits else numbers
 
 
 class Memory:

@@ -70,6 +70,8 @@ def _read_row(looked: Looked, row: Any, count: int) -> Row:
         if node is None:
             raise damaged("an object of its own is not described")
         return Row(node, None, type_name)
+    if type(parts) is np.ndarray and kind == "list" and parts.ndim == 1 and parts.dtype.kind in "if":
+        return Row(node, Picture(kind, fixed, parts.tolist()), type_name)
     if kind not in (*_KINDS, "objects", "buffer", "encoded") or type(parts) is not list:
         raise damaged(f"what it keeps of a {shown(type_name)} is {shown(kind)}")
     parts = list(parts)
