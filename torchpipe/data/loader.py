@@ -51,10 +51,11 @@ from torchpipe.data.position import (
 )
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.streams import begin_stream
+from torchpipe.data.streams import begin_stream, lanes_behind
 from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
+from torchpipe.execution.shard import announce_leading
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.looks import measures, watched
@@ -343,6 +344,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             left.rewind(loaded.handed_out)
         if dataset is not None:
             load_into(self._plain_dataset(), dataset)
+        self._lanes = lanes_behind(self, loaded) if self._is_iterable else None
+        announce_leading(self._lanes)
 
     def _tell_samplers(self, epoch: int) -> None:
         if self._ranked is not None:

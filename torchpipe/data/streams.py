@@ -17,6 +17,7 @@ from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, ranks_of
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
+from torchpipe.execution.shard import behind
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
@@ -26,7 +27,7 @@ from torchpipe.state.rotation import Rotation
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["begin_stream"]
+__all__ = ["begin_stream", "goes_on", "lanes_behind"]
 
 
 def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
@@ -64,13 +65,36 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         state=_after(loader) if position is None else position["stream"],
         in_order=loader.in_order,
     )
-    here = dataset if not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe) else None
+    of_users = not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe)
+    here = dataset if of_users and start.state is None else None
     try:
-        return IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins, here=here)
+        return IterableBatches(
+            service, start, workers=workers, keeps=keeps, begins=begins, here=here, goes_on=goes_on(loader)
+        )
     except BaseException:  # a warning that is an error, say: nobody else can end what was started
         if not keeps:
             service.finalize()
         raise
+
+
+def goes_on(loader: DataLoader[Any]) -> bool:
+    """True if the next epoch uses an iterable dataset, here or in workers that persist, as this one leaves it."""
+    used_again = loader._samplers.keeps_seed or not loader._division[1]
+    return used_again and not isinstance(loader._plain_dataset(), TorchIterDataPipe)
+
+
+def lanes_behind(loader: DataLoader[Any], left: Position) -> list[Cursor] | None:
+    """As :meth:`Batches.between`, of a position that was loaded and is left there."""
+    batches = left.batches
+    if batches is None or not goes_on(loader):
+        return None
+    where = Rotation.from_state(batches["stream"], batches["shards"])
+    if not left.delivered:
+        return list(where.cursors)
+    return [
+        behind(cursor, batches["seed"], left.epoch, ended=index not in where.live)
+        for index, cursor in enumerate(where.cursors)
+    ]
 
 
 def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from torchpipe.errors import GraphError, IteratorInvalidated, StateError, raise_
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.provider import AHEAD, ShardProvider, StartShards
-from torchpipe.execution.shard import Chunk
+from torchpipe.execution.shard import Chunk, behind
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
@@ -90,6 +90,10 @@ class Merges:
         if self._provider is None:
             raise StateError(AHEAD)
         return self._provider.snapshot(lane, count)
+
+    def next_pass(self, lane: int, count: int) -> Cursor | None:
+        """As :meth:`ShardProvider.next_pass`."""
+        return None if self._provider is None else self._provider.next_pass(lane, count)
 
     def interrupt(self) -> None:
         self._interrupted = True
@@ -202,6 +206,7 @@ class MergeIterator(NodeIterator[Any]):
         self.branch = branch
         self._numbers = start.shards
         self._total = start.num_shards
+        self._start = start
         self._first_lane = branch * start.num_shards
         self._merges = merges
         self._rests = [_Rest() for _ in self._numbers]
@@ -257,11 +262,19 @@ class MergeIterator(NodeIterator[Any]):
         first = branch * self._total
         return {first + number: Cursor() for number in self._numbers}
 
-    def between(self) -> list[Cursor] | None:
-        """Where the next pass over each shard begins, all having ended; None: at the start, or nobody knows."""
+    def between(self, position: dict[str, Any]) -> list[Cursor] | None:
+        """Where the next pass over each shard begins if this one is left at ``position``; None: as the first did."""
         with self._lock:
-            rotation = all(rest.ended for rest in self._rests) and any(rest.after is not None for rest in self._rests)
-            return [Cursor(rest.after, 0, 0) for rest in self._rests] if rotation else None
+            where = Rotation.from_state(position, len(self._rests))
+            found = [self._next_pass(index, cursor, index in where.live) for index, cursor in enumerate(where.cursors)]
+            return found if any(cursor.snapshot is not None for cursor in found) else None
+
+    def _next_pass(self, index: int, cursor: Cursor, goes_on: bool) -> Cursor:
+        rest = self._rests[index]
+        if not goes_on and rest.ended:
+            return Cursor(rest.after, 0, 0)
+        stands = self._merges.next_pass(self._lane(index), cursor.count) if goes_on else None
+        return stands or behind(cursor, self._start.seed, self._start.epoch, ended=not goes_on)
 
     def _lane(self, index: int) -> int:
         return self._first_lane + self._numbers[index]

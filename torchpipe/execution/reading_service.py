@@ -467,6 +467,11 @@ class LocalShards(ShardProvider):
             return super().snapshot(lane, count)
         return shard.within(shard.snapshot)
 
+    def next_pass(self, lane: int, count: int) -> Cursor | None:
+        shard = self._shards.get(lane)
+        stands = shard is not None and 0 < shard.produced == count
+        return Cursor(shard.within(shard.next_pass), 0, 0) if shard is not None and stands else None
+
     def close(self) -> None:
         with ExitStack() as stack:
             if self._source is not None:

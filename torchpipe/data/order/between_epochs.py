@@ -14,6 +14,7 @@ from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.data.order.samplers import MOST_SEED, load_into, stands_at
 from torchpipe.data.order.sampling import check_sampler_position
 from torchpipe.errors import StateMismatchError
+from torchpipe.execution.shard import announce_leading
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.node.kept import kept_of
@@ -91,6 +92,7 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
     _put_back(loader, state)
     if "lanes" in state:
         loader._lanes = [cursor for item in state["lanes"] if (cursor := Cursor.from_state(item)) is not None]
+        announce_leading(loader._lanes)
     loader._base_seed = state.get("base_seed")
 
 
