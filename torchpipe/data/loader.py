@@ -28,6 +28,7 @@ from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
 from torchpipe.data.names_for_tools import NamesForTools
 from torchpipe.data.order.between_epochs import (
+    Carried,
     between_epochs,
     check_between_epochs,
     check_seeding,
@@ -35,6 +36,7 @@ from torchpipe.data.order.between_epochs import (
     keep_division,
     keep_start,
     restore,
+    take_back,
 )
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back, ranks_of_sampler
@@ -68,7 +70,7 @@ from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
-from torchpipe.state import Cursor, as_text
+from torchpipe.state import as_text
 
 __all__ = ["DataLoader"]
 
@@ -242,16 +244,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
-        self._base_seed: int | None = None  # of persistent workers
+        self._carried = Carried()
         self._last_samplers = Samplers(self._present_sampler, self.generator, keeps_seed=self.persistent_workers)
         self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used
         self._looked: tuple[int, Identity] = length_of_dataset(self), identity_of_data(self._plain_dataset())  # so too
-        self._sampler_end: Any = None  # how its last pass leads to the next one, if it has a state of its own
-        self._sampler_loaded = False  # True once it stands there
-        self._saved_division: tuple[int, bool] | None = (
-            None  # of a state: how many divide an iterable dataset, and True if they are workers
-        )
-        self._lanes: list[Cursor] | None = None  # where the datasets of workers that persist stood then, if they tell
         self._opaque = OpaqueWarnings()
 
     def __repr__(self) -> str:
@@ -296,7 +292,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     @property
     def _division(self) -> tuple[int, bool]:
         """Among how many an iterable dataset is divided, and are these workers? It belongs to the stream, and stays."""
-        return self._saved_division or (max(1, self.num_workers), self.num_workers > 0)
+        return self._carried.division or (max(1, self.num_workers), self.num_workers > 0)
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
@@ -344,8 +340,9 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             left.rewind(loaded.handed_out)
         if dataset is not None:
             load_into(self._plain_dataset(), dataset)
-        self._lanes = lanes_behind(self, loaded) if self._is_iterable else None
-        announce_leading(self._lanes)
+        lanes = lanes_behind(self, loaded) if self._is_iterable else None
+        announce_leading(lanes)
+        self._carried = replace(self._carried, lanes=lanes)
 
     def _tell_samplers(self, epoch: int) -> None:
         if self._ranked is not None:
@@ -398,7 +395,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             self._take_up(coming.position, again=True)
         loaded = coming.position if isinstance(coming, Loaded) else None
         epoch = coming.epoch if isinstance(coming, Fresh) else coming.position.epoch
-        me = epochs.beginning.check_outside()
+        me, begun = epochs.beginning.check_outside(), None
+        carried, now = self._carried, self._samplers.now()
         try:
             epochs.beginning.thread, self._before = me, before
             if isinstance(coming, Fresh) and not coming.announced:
@@ -406,6 +404,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded, makes=makes)  # may raise
             begun = weakref.ref(iterator)
             epochs.begin(begun, begun, coming)
+        except BaseException:
+            if not (isinstance(epochs.form, Live) and epochs.form.holder is begun):  # nothing is drawn for it
+                take_back(self, carried, now, before.between_epochs if before is not None else None)
+            raise
         finally:
             epochs.beginning.thread, self._before = 0, None
         return iterator
@@ -456,7 +458,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     def _settle(self) -> None:
         """In a forked child, all that is at work belongs to the parent; the loader itself can be used."""
         if self._pid != os.getpid():
-            self._pid, self._pool, self._base_seed = os.getpid(), None, None
+            self._pid, self._pool, self._carried = os.getpid(), None, replace(self._carried, base_seed=None)
             self._epochs.end()
 
     # -- what an iterator asks for --------------------------------------------------------------------------------
@@ -466,7 +468,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if self._is_iterable:
             return None, begin_stream(self, epoch, saved)
         order = begin_ranked(self, epoch, saved) if self.distributed else self._own_order(saved)
-        self._sampler_loaded, self._sampler_end, self._base_seed = False, None, order.base_seed
+        self._carried = replace(self._carried, base_seed=order.base_seed)
         order.makes_lists = by_sample = self.fetch == "samples"
         fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn, by_sample=by_sample)
         if self.num_workers and self.worker_method == "thread":
@@ -489,8 +491,9 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     def _coming_order(self, samplers: Samplers) -> Order:
         """That of the next epoch, as ``samplers`` give it: the loader's own, or copies of them."""
-        base_seed = self._base_seed if samplers.keeps_seed else None
-        return begin_order(samplers, base_seed=base_seed, loaded=self._sampler_loaded, last=self._sampler_end)
+        carried = self._carried
+        base_seed = carried.base_seed if samplers.keeps_seed else None
+        return begin_order(samplers, base_seed=base_seed, loaded=carried.stands, last=carried.sampler)
 
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""
@@ -512,7 +515,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if not iterator.finished:
             iterator.give_up()
         end, lanes = iterator.last_position(), iterator.lanes()
-        self._sampler_end, self._sampler_loaded, self._lanes = end, False, lanes
+        self._carried = replace(self._carried, sampler=end, stands=False, lanes=lanes)
         if iterator.finished:
             self._epochs.end(iterator)
         else:
@@ -577,8 +580,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             if position.now is None and not self.distributed:
                 position = replace(position, now=self._samplers.now())
             if position.order is None:
-                begun = position.epoch > 0 or self._epochs.begun
-                position = replace(position, between_epochs=between_epochs(self, begun=begun))
+                begun, under_way = position.epoch > 0 or self._epochs.begun, position.batches is not None
+                position = replace(position, between_epochs=between_epochs(self, begun=begun, under_way=under_way))
             return replace(position, batches=of_rank(position.batches, self._samplers.parts))
 
     @untraced
@@ -699,7 +702,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "driver", "_windows")))
+        kept.update(dict.fromkeys(("_pool", "_ranks", "_observed", "driver", "_windows")))
         return kept
 
     def __copy__(self) -> Self:

@@ -6,6 +6,7 @@ Runs in the user's process.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
@@ -51,7 +52,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         service = _service(loader, dataset, shards, workers, seed, begins)
     if keeps:
         loader._pool = service
-    loader._base_seed = seed
+    loader._carried = replace(loader._carried, base_seed=seed)
     service.measuring = loader.measuring
     # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch
     of_torch = isinstance(dataset, TorchIterDataPipe) and not isinstance(dataset, IterDataPipe)
@@ -99,7 +100,7 @@ def lanes_behind(loader: DataLoader[Any], left: Position) -> list[Cursor] | None
 
 def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
     """The position before the first batch, where the epoch before has left something in the workers' datasets."""
-    lanes, loader._lanes = loader._lanes, None
+    lanes = loader._carried.lanes
     if lanes is None:
         return None
     return Rotation(tuple(lanes), tuple(range(len(lanes))), 0).to_state()
@@ -108,7 +109,7 @@ def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
 def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:
     """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
     shared = fresh_seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
-    kept = loader._base_seed if loader._samplers.keeps_seed else None
+    kept = loader._carried.base_seed if loader._samplers.keeps_seed else None
     own = fresh_seed(loader.generator) if kept is None else kept
     if shared is None or (world_size == 1 and kept is None):
         return own
