@@ -21,7 +21,7 @@ from typing import Any
 
 from torchpipe.errors import GraphError, IteratorInvalidated, StateError, raise_error_of
 from torchpipe.execution.clock import Clock
-from torchpipe.execution.epoch import EpochStart
+from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.provider import AHEAD, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk, behind
 from torchpipe.node.announce import announce_replays
@@ -158,13 +158,15 @@ class Stretch:
 
     ``marks``: of each in ``order``, the snapshots on the way; more may be added. ``block``: the items that are there,
     the next one last, and how many there are of the stretch up to their end. It is replaced as a whole, so that an
-    interrupt leaves either the one before or the one after.
+    interrupt leaves either the one before or the one after. ``keeps_last``: a cursor begins before the last item that
+    its shard has given, which a rank may have to give again.
     """
 
     begin: Rotation
     order: Sequence[int]
     marks: list[list[Cursor]]
     block: tuple[list[Any], int]
+    keeps_last: bool = False
 
     @property
     def taken(self) -> int:
@@ -180,7 +182,7 @@ class Stretch:
             cursor = cursors[shard]
             count = cursor.count - (number - taken) // among
             for mark in self.marks[number]:
-                if mark.count <= count:
+                if mark.count <= count - self.keeps_last:
                     cursor = mark
             cursors[shard] = cursor.after(count - cursor.count, None)
         if begin.ragged:
@@ -207,6 +209,7 @@ class MergeIterator(NodeIterator[Any]):
         self._numbers = start.shards
         self._total = start.num_shards
         self._start = start
+        self._keeps_last = start.rounds is Uneven.PAD
         self._first_lane = branch * start.num_shards
         self._merges = merges
         self._rests = [_Rest() for _ in self._numbers]
@@ -317,10 +320,12 @@ class MergeIterator(NodeIterator[Any]):
         marks = []
         for shard in order:
             rest, count = self._rests[shard], begin.cursors[shard].count
-            rest.marks = [mark for mark in rest.marks if mark.count > count]  # another list: a stretch keeps its own
+            rest.marks = [
+                mark for mark in rest.marks if mark.count > count - self._keeps_last
+            ]  # another list: a stretch keeps its own
             marks.append(rest.marks)
         self._marked = 0
-        return Stretch(begin, order, marks, ([], 0))
+        return Stretch(begin, order, marks, ([], 0), self._keeps_last)
 
     def _next(self, provider: ShardProvider) -> tuple[Stretch, list[Any]]:
         """What is at hand, the next item last, and the stretch that it goes on; if nothing is, of the chunk that is

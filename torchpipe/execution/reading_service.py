@@ -19,7 +19,7 @@ from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning, StateError
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
-from torchpipe.execution.exact import check_exact, cursor_from, item_before, made_exact, no_exact
+from torchpipe.execution.exact import check_exact, cursor_from, made_exact, no_exact
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
@@ -241,7 +241,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
     def _made_beside(self, start: EpochStart, shard: int, cursor: Cursor) -> Cursor:
         graphs = self._graphs_beside()
-        before = {shard: item_before(cursor)}
+        before = {shard: cursor.before()}
         provider = self._start_local_shards(start, before, graphs=graphs, snapshot_first=True)
         try:
             return cursor_from(provider.pull(shard), shard, cursor)
