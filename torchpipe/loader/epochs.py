@@ -283,7 +283,7 @@ def _warn_of_two_ways(epoch: int, delivered: int, coming: int, things: str) -> N
 
 def _warn_of_going_back(resumes: int, epoch: int) -> None:
     warn_user(
-        f"the loader was taken to a position of epoch {resumes} (load_state_dict, skip), and set_epoch() or seed() sends "
+        f"the loader was taken to a position of epoch {resumes} (load_state_dict, skip), and set_epoch or seed() sends "
         f"it back to epoch {epoch}: what came before comes once more. To go on with the position, let the loop over "
         "epochs begin at loader.epoch: for epoch in range(loader.epoch, epochs)",
         UserWarning,
