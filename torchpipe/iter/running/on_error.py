@@ -43,6 +43,9 @@ class OnError(OneInput[T_co]):
     ``prefetch`` does not run ahead. An ``on_error`` within a branch leaves out of that branch alone, as a filter does;
     for what the branches share (before ``fork``, say), put one behind where they meet.
 
+    What a signal's handler raises while an item is made in this process is the item's to all who look: name the
+    ``errors`` that are meant, or let the handler raise a BaseException, which is never skipped.
+
     Items that fail together (in a batch, say) count one by one, in the budget too: one that they would exceed raises.
 
     Put it behind the nodes that it is for. With ``"skip"`` items are made here, also those that a ``shuffle`` or
