@@ -2,7 +2,7 @@
 
 ``python users_script.py first last [method]``: the histories of these numbers, under a start method or in process. A
 run is left and resumed again and again, and its last event before that is any: an item, an error in its place, a
-repetition of a state, a skip, an interrupt. Each item of each epoch comes once, in its place, whatever happened; and the
+repetition of a state, a skip, an interrupt. Each item of each epoch comes once, in its place, whatever happened. The
 collector is switched off, so that what is dropped has to end by itself. Prints what went wrong.
 """
 
