@@ -5,6 +5,7 @@ Runs in the main process of every rank; all talk between ranks is in the user's 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from torchpipe.node.identity import identity_of_graph
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
+from torchpipe.state.rotation import Rotation
 
 __all__ = ["DistributedReadingService"]
 
@@ -192,7 +194,7 @@ class DistributedReadingService(RankedReadingService):
             delivered=start.delivered,
             length=partial(self._length_here, start.num_shards),
             parts=self.total_shards or self.world_size * start.num_shards,
-            first=list if start.state is None else partial(_first_item, start, begin),
+            last=list if start.state is None else partial(_last_item, start, begin),
         )
 
     def _length_here(self, num_shards: int) -> int | None:
@@ -244,10 +246,16 @@ def _check_equal(name: str, values: dict[int, Any]) -> None:
         )
 
 
-def _first_item(start: EpochStart, begin: Begin) -> list[Any]:
-    """The first item of the epoch on this rank, if it has any."""
-    with begin(replace(start, state=None, delivered=0)) as stream:
-        return [item for item, _ in zip(stream.items(), range(1))]
+def _last_item(start: EpochStart, begin: Begin) -> list[Any]:
+    """The last item before ``start`` on this rank, which has none behind it; made anew, if there was any."""
+    state = inner_state(start.state, start.delivered)
+    if state is not None and Rotation.is_one(state):
+        where = Rotation.from_state(state, len(start.shards))
+        state = where.before(start.part.turns).to_state()
+    else:  # nodes behind the shards stand somewhere, too: all of the epoch says what is its last item
+        state = None
+    with begin(replace(start, state=state, delivered=0)) as stream:
+        return list(deque(stream.items(), 1))
 
 
 class _Exchange(Exchange):

@@ -14,7 +14,7 @@ from reading_services.engine.workers import Section, WorkerPool, Workplace
 from reading_services.images import image_of
 from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
-from torchpipe.execution.exact import cursor_from, item_before
+from torchpipe.execution.exact import cursor_from
 from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
@@ -330,7 +330,7 @@ class HostedReadingService(ShardedReadingService):
         _, workers = self._new_workers(min(self._num_workers, len(cursors)))
         try:
             workers.start()
-            before = {shard: item_before(cursor) for shard, cursor in cursors.items()}
+            before = {shard: cursor.before() for shard, cursor in cursors.items()}
             workers.begin_epoch(start, before, snapshot_first=True)
             return {
                 shard: cursor_from(workers.pull_any((shard,), self._wait_s)[1], shard, cursor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NoReturn, Protocol
 
 __all__ = [
+    "MISFITS",
     "GraphError",
     "ItemChangedError",
     "IteratorInvalidated",
@@ -30,6 +31,20 @@ __all__ = [
     "add_note",
     "raise_error_of",
 ]
+
+
+MISFITS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What code raises that is given what does not fit; RuntimeError is torch's, and too deep a recursion. Where that code
+is ours, nothing else is taken for its failure: what a signal's handler raises in its midst arrives as itself.
+"""
 
 
 class TorchpipeError(Exception):

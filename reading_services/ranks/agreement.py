@@ -138,9 +138,8 @@ class AgreementIterator(NodeIterator[Any]):
 
     State: the inner state after the items delivered; for a rank that repeats its last item, the one before that item as
     well. ``state`` is such a state, whose inner part ``inner`` has already loaded; ``delivered`` items are before it.
-    ``first`` makes the first item of the epoch anew, for a rank that has nothing else to repeat: none of its shards has
-    an item left. ``length``: how many items this rank has in the epoch, if that is known. ``parts``: how many shards
-    all ranks have.
+    ``last`` makes the last item before ``state`` anew, for a rank that has none behind it. ``length``: how many items
+    this rank has in the epoch, if that is known. ``parts``: how many shards all ranks have.
     """
 
     exact_after_error = True
@@ -154,7 +153,7 @@ class AgreementIterator(NodeIterator[Any]):
         every: int,
         state: dict[str, Any] | None,
         delivered: int = 0,
-        first: Callable[[], list[Any]] = list,
+        last: Callable[[], list[Any]] = list,
         length: Callable[[], int | None] = lambda: None,
         parts: int = 1,
     ) -> None:
@@ -167,7 +166,7 @@ class AgreementIterator(NodeIterator[Any]):
         self._room = every + (uneven is Uneven.PAD)
         self._buffer: deque[tuple[Any, Mark]] = deque()  # items and the inner state after each
         self._last: list[Any] = []  # a copy of the last item, once it is known to be the last
-        self._first = first
+        self._make_last = last
         self._ended = StreamOfRank.OPEN
         self._error: Exception | None = None
         self._loaded = state if state is not None and _KEY in state else None  # until the first item
@@ -263,7 +262,7 @@ class AgreementIterator(NodeIterator[Any]):
         self._at_end = self._mark()
         if self._uneven is Uneven.PAD and not self._buffer and not self._last:
             self.source.close()  # one pass at a time
-            self._last = self._first()
+            self._last = self._make_last()
 
     def _mark(self) -> Mark:
         mark = self.source.state_later()

@@ -92,7 +92,7 @@ class RankedReadingService(PreparingReadingService):
         """The epoch as it runs here: of all shards, those that this rank hosts."""
         total = self._total_shards
         if total is None:
-            return start
+            return start if self._uneven is not Uneven.PAD else replace(start, rounds=self._uneven)
         return replace(start, num_shards=total, rank=0, world_size=1, rounds=self._uneven, part=self.part)
 
     def length(self, datapipe: DataPipe, num_shards: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import IterableDataset, Sampler
 
 from tests.data.datasets import Augmented, LazySampler, Lines, Numbers, StatefulNumbers, StatefulSampler, seeded
 from tests.exact import exact
@@ -32,6 +33,40 @@ WORKERS: dict[str, Callable[[], DataLoader[Any]]] = {
     "out of order": lambda: DataLoader(Augmented(LENGTH), 2, in_order=False, **FORKED),
     "threads": lambda: DataLoader(Numbers(LENGTH), 2, shuffle=True, num_workers=2, worker_method="thread"),
 }
+BEGINNING: dict[str, Callable[[], DataLoader[Any]]] = {
+    "shuffled": IN_PROCESS["shuffled"],
+    "counting sampler": lambda: DataLoader(Augmented(LENGTH), 2, sampler=CountingSampler(LENGTH)),
+    "stateful sampler": IN_PROCESS["stateful sampler"],
+    "going on": lambda: DataLoader(Passes(LENGTH), 2),
+    "persistent workers": lambda: DataLoader(Augmented(LENGTH), 2, shuffle=True, persistent_workers=True, **FORKED),
+}
+
+
+class CountingSampler(Sampler[int]):
+    """Counts its passes as soon as one begins."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.passes = length, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        return iter([(number + self.passes) % self.length for number in range(self.length)])
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class Passes(IterableDataset[int]):
+    """Each pass is another one."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.passes = length, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        return iter(range(100 * self.passes, 100 * self.passes + self.length))
+
+
 _ENGINE = ("supervisor", "staffing", "crew", "lanes")
 _PLACES = (
     *(f"reading_services.engine.{name}" for name in _ENGINE),
@@ -106,3 +141,26 @@ def test_L2_an_interrupt_while_batches_of_workers_are_handed_out(name: str) -> N
             assert got == expected[: len(got)]
             assert rest == expected[len(expected) - len(rest) :], interrupter.hit
     assert number > 20
+
+
+@pytest.mark.parametrize("name", BEGINNING)
+def test_L2_an_iter_that_is_interrupted_has_begun_and_drawn_nothing(name: str) -> None:
+    make, step = BEGINNING[name], 17 if name == "persistent workers" else 5
+    with beginning(make) as loader:
+        expected = [list(map(exact, loader)) for _ in range(3)]
+    number, beyond = before_first(step), False
+    while not beyond:
+        number += step
+        interrupter = Interrupter(number, ("torchpipe.data", "torchpipe.loader", "torchpipe.randomness"))
+        with beginning(make) as loader:
+            assert list(map(exact, loader)) == expected[0]
+            beyond = True
+            try:
+                with interrupter:
+                    stream = iter(loader)
+            except Interrupt:
+                beyond = False
+                stream = iter(loader)
+            assert list(map(exact, stream)) == expected[1], interrupter.hit
+            del stream
+            assert list(map(exact, loader)) == expected[2], interrupter.hit

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -176,3 +178,82 @@ def test_L4_a_worker_that_dies_behind_its_last_batch_gives_no_part_of_an_epoch_a
             found = plain(stream) + plain(loader)
         assert expected in (None, found)
         expected = found
+
+
+class Mixing(Counting):
+    """Draws when a pass begins, and for each record."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.random = random.Random(3)
+
+    def __iter__(self) -> Iterator[int]:
+        for number in super().__iter__():
+            yield number + 10_000 * self.random.randrange(100)
+
+
+BEFORE = ("", "", "drop", "skip", "past the end")
+
+
+class Cut:
+    """Runs epochs that are cut short, each after so many batches, by the recipe of the pages."""
+
+    def __init__(self, loader: Any, program: list[tuple[int, bool, str]]) -> None:
+        self.loader, self.program = loader, program
+
+    def run(self, state: Any = None, first: int = 0, dies: int = -1) -> tuple[list[Any], list[Any]]:
+        """(what each epoch gave, the state behind it). From ``first`` on, with ``state``, if any."""
+        loader, given, states = self.loader, [], []
+        if state is not None:
+            loader.load_state_dict(state)
+        for number, (batches, names, before) in enumerate(self.program):
+            if number < first:
+                continue
+            if before == "drop":
+                iter(loader)
+            elif before:
+                loader.skip(1 if before == "skip" else 9)
+            found, stream = [], iter(loader)
+            for batch in stream:
+                found.append(batch.tolist())
+                if number == dies and len(found) == 1 and loader.worker_pids():
+                    os.kill(loader.worker_pids()[0], signal.SIGKILL)
+                if len(found) == batches:
+                    break
+            middle = loader.state_dict()
+            stream = None  # type: ignore[assignment]
+            loader.set_epoch(number + 1)
+            given.append(found)
+            states.append(loader.state_dict() if names else middle)
+        return given, states
+
+
+def cut_short(kind: Any, seed: int, here: dict[str, Any], there: dict[str, Any]) -> None:
+    draw = random.Random(seed)
+    length, size = draw.randint(3, 9), draw.randint(1, 3)
+    program = [(draw.randint(1, 5), draw.random() < 0.5, draw.choice(BEFORE)) for _ in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with DataLoader(kind(length), size, **here) as loader:
+            given, states = Cut(loader, program).run()
+        for number, state in enumerate(states[:-1]):
+            names = program[number][1]
+            with DataLoader(kind(length), size, **there) as loader:
+                if not names:
+                    loader.load_state_dict(state)
+                    loader.set_epoch(number + 1)  # as a trainer does, which leaves out the rest
+                    state = loader.state_dict()
+                rest, _ = Cut(loader, program).run(state, number + 1, dies=number + 1)
+            assert rest == given[number + 1 :], (number, program, length, size)
+
+
+@pytest.mark.parametrize("kind", [Counting, GoingOn, Mixing])
+@pytest.mark.parametrize("seed", range(3))
+def test_L2_epochs_that_are_cut_short_in_this_process(kind: Any, seed: int) -> None:
+    cut_short(kind, seed, {}, {})
+
+
+@pytest.mark.parametrize("kind", [Counting, GoingOn, Mixing])
+@pytest.mark.parametrize("there", [FORK, {}])
+def test_L2_L4_epochs_that_are_cut_short_in_workers(kind: Any, there: dict[str, Any]) -> None:
+    cut_short(kind, 4, FORK, there)

@@ -493,8 +493,6 @@ class Machine(RuleBasedStateMachine):
             return
         else:
             start = self.place.start if self.form == "fresh" else self.streams.left(self.place)
-            if self.form == "loaded":  # given up: nothing of it is left over for the next one
-                start = replace(start, carried=self.place.start.carried)
             self._fresh(Place(epoch, start))
 
     @precondition(lambda self: self.form != "live")

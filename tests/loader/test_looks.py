@@ -156,3 +156,23 @@ def test_a_loop_of_looks_goes_from_epoch_to_epoch_and_is_told(name: str) -> None
     assert len(told) == 3
     if name == "graph":
         assert len({str(one) for one in seen[1:]}) > 1
+
+
+@pytest.mark.parametrize("name", ["batches", "graph"])
+@pytest.mark.parametrize("within", [False, True])
+def test_L7_going_back_behind_a_loaded_position_is_told_once(name: str, within: bool) -> None:
+    with seeded(5), LOADERS[name]() as loader:
+        list(loader)
+        stream = iter(loader)
+        next(stream)
+        if not within:
+            list(stream)
+        state = loader.state_dict()
+    with seeded(5), LOADERS[name]() as loader:
+        loader.load_state_dict(state)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            loader.set_epoch(2 - within)
+            loader.set_epoch(0)
+            loader.set_epoch(0)
+        assert ["begin at loader.epoch" in str(warning.message) for warning in told] == [True]

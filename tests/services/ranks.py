@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from reading_services.distributed import _first_item
+from reading_services.distributed import _last_item
 from reading_services.ranks.agreement import AgreementIterator, Exchange, inner_state
 from reading_services.ranks.ranked import RankedReadingService
 from torchpipe.errors import RankError
@@ -108,7 +108,7 @@ class TogetherRank(FixedRank):
 
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
         inner = begin(replace(start, state=inner_state(start.state, start.delivered)))
-        first = list if start.state is None else partial(_first_item, start, begin)
+        last = list if start.state is None else partial(_last_item, start, begin)
         return AgreementIterator(
             inner,
             self._exchange,
@@ -116,7 +116,7 @@ class TogetherRank(FixedRank):
             every=self._every,
             state=start.state,
             delivered=start.delivered,
-            first=first,
+            last=last,
             parts=self.total_shards or start.num_shards * self.world_size,
         )
 

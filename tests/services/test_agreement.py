@@ -85,6 +85,35 @@ def test_ranks_end_together_and_resume_exactly(lengths: tuple[int, ...], every: 
             assert resumed == expected[count:], f"resumed after {count}"
 
 
+@pytest.mark.parametrize("items", [4, 5, 7, 9])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("resumed", [1, 2, 4])
+def test_a_rank_repeats_its_last_item_after_a_resume_on_other_ranks_too(items: int, ranks: int, resumed: int) -> None:
+    graph = IterableWrapper(range(items)).sharding_filter().map(_item)
+
+    def play(rank: int, table: Table, state: Any = None) -> tuple[list[int], list[Any]]:
+        service = TogetherRank(rank, table, "pad", 2, 4)
+        with DataLoader2(graph, reading_service=service) as loader:
+            loader.seed(3)
+            got, states = [], []
+            if state is not None:
+                loader.load_state_dict(state)
+            for item in loader:
+                got += _numbers([item])
+                states.append(loader.state_dict("all"))
+            return got, states
+
+    def own(rank: int) -> list[int]:
+        return [number for number in range(items) if number % 4 % resumed == rank]
+
+    states = on_all_ranks(ranks, play)[0][1]
+    for steps, state in enumerate(states[:-1], 1):
+        rests = on_all_ranks(resumed, lambda rank, table, state=state: play(rank, table, state)[0])  # type: ignore[misc]
+        left = [[number for number in own(rank) if number >= steps * ranks] for rank in range(resumed)]
+        most = max(map(len, left))
+        assert rests == [rest + own(rank)[-1:] * (most - len(rest)) for rank, rest in enumerate(left)], steps
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_uneven_numbers_can_be_refused(every: int) -> None:
     def play(rank: int, table: Table, lengths: tuple[int, ...]) -> list[int]:

@@ -74,7 +74,7 @@ LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=7)
 
 
-@given(LENGTHS, SIZES, st.sampled_from([None, Uneven.DROP]), st.data())
+@given(LENGTHS, SIZES, st.sampled_from([None, Uneven.DROP, Uneven.PAD]), st.data())
 @settings(max_examples=tries(150))
 def test_positions_are_exact_after_every_item(
     lengths: list[int], sizes: list[int], rounds: Uneven | None, data: st.DataObject
@@ -101,7 +101,7 @@ def test_positions_are_exact_after_every_item(
         later.append(iterator.state_later())
     assert next(iterator, None) is None
     total = sum(own)
-    assert (getattr(iterator, "left_over", None) is None) == (rounds is None or total == len(expected))
+    assert (getattr(iterator, "left_over", None) is None) == (rounds is not Uneven.DROP or total == len(expected))
     if (left := getattr(iterator, "left_over", None)) is not None:
         assert left.items <= total - len(expected)
         assert not left.exact or left.items == total - len(expected)
@@ -110,6 +110,10 @@ def test_positions_are_exact_after_every_item(
         assert iterator.ended_first == [shard for shard in hosted if lengths[shard] == most]
     for place, (state, state_then) in enumerate(zip(states, later, strict=True)):
         assert state_then() == state, "a state has changed since"
+        if rounds is Uneven.PAD and place:
+            before = Rotation.from_state(state, len(own)).before(1).to_state()
+            assert list(merged(lengths, sizes[::-1], part, rounds, before).items()) == expected[place - 1 :]
+            assert all(cursor.skip for cursor in Rotation.from_state(state, len(own)).cursors if cursor.count)
         assert list(merged(lengths, sizes[::-1], part, rounds, state).items()) == expected[place:]
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import lzma
 import math
 import os
 import pickle
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.laws.interrupts import Alarm, Interrupter, Late
 from tests.state.forging import sealed, tagged
 from torchpipe.errors import StateError, UnsafeStateError
+from torchpipe.formats.storage.content import Content
 from torchpipe.iter import DataChunk
-from torchpipe.state import FORMAT_VERSION, OpaqueItem, decode, encode
+from torchpipe.state import FORMAT_VERSION, Cursor, OpaqueItem, decode, encode
 from torchpipe.testing import freeze
 
 TORCH_DTYPES = [
@@ -264,3 +271,25 @@ def test_what_cannot_be_saved_is_a_state_error_with_advice(tmp_path: Path) -> No
 def test_L8_torch_reads_encoded_states_with_weights_only(tmp_path: Path) -> None:
     torch.save({"payload": encode(OPAQUE[0])}, tmp_path / "checkpoint.pt")
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["payload"] == encode(OPAQUE[0])
+
+
+@pytest.mark.parametrize("kind", [Alarm, Late])
+def test_what_a_signal_s_handler_raises_is_no_damage(kind: type[Exception], tmp_path: Path) -> None:
+    data = encode({"a": [1, (2, 3), np.arange(4)], "cursor": Cursor(encode([1]), 1, 2), "date": date(2020, 1, 2)})
+    for ending, opened in (("gz", gzip.open), ("xz", lzma.open)):
+        with opened(tmp_path / f"a.{ending}", "wb") as file:
+            file.write(b"text" * 1000)
+    works: list[Callable[[], Any]] = [
+        lambda: encode(decode(data)),
+        *(lambda path=path: Content(str(path)).stream.read() for path in tmp_path.iterdir()),  # type: ignore[misc]
+    ]
+    for work in works:
+        for number in itertools.count(1):
+            interrupter = Interrupter(number, ("torchpipe.state", "torchpipe.formats"), kind)
+            try:
+                with interrupter:
+                    work()
+            except kind:
+                continue
+            break
+        assert number > 5

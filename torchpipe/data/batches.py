@@ -89,8 +89,8 @@ class Batches(ABC):
         """``position``, such that a resume makes nothing again. Raises: StateError where it has to."""
         return position
 
-    def between(self) -> list[Cursor] | None:
-        """Of an epoch that has ended: where each worker's dataset begins the next one, if not at its start."""
+    def between(self, position: dict[str, Any]) -> list[Cursor] | None:
+        """Where each worker's dataset begins the next epoch if this one is left at ``position``; None: at its start."""
         return None
 
     @property

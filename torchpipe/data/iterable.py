@@ -97,10 +97,22 @@ class WorkersOwn(IterDataPipe[Any]):
         self.workers = workers
         self.as_torch = as_torch
         self.base_seed = base_seed
+        self._ran: tuple[tuple[int, int], Saved] | None = None  # here, the last pass: what it left at its first item
 
     def assumption(self) -> Saved:
         """What the dataset keeps now."""
         return [] if self.kept is None else self.kept.now()
+
+    def note_first(self, context: Context) -> None:
+        """A pass has given its first item."""
+        self._ran = (context.seed, context.epoch), self.assumption()
+
+    def begins_again(self, seed: int, epoch: int) -> bool:
+        if self._ran == ((seed, epoch), self.assumption()):
+            return False
+        if self.kept is not None:
+            self.kept.put([], compares=False)
+        return True
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         assumed = context.shared.assumed.get(context.node_id(self))
@@ -161,7 +173,7 @@ class _OwnIterator(NodeIterator[Any]):
                 load_into(node.dataset, begins)
         # What goes on may have asked in a pass before
         looks = self._workers > 1 and not self.begun and not isinstance(node.dataset, TorchIterDataPipe)
-        self.begun = True
+        first, self.begun = not self.begun, True
         stream = self.source.items()
         while True:
             with self._as_worker():
@@ -170,9 +182,11 @@ class _OwnIterator(NodeIterator[Any]):
                 self.ended = True
                 self._tell_of_lost()
                 return
-            if looks:
-                looks = False
-                self._tell_if_read_whole()
+            if first:
+                first = False
+                node.note_first(context)
+                if looks:
+                    self._tell_if_read_whole()
             yield item
 
     def _tell_of_lost(self) -> None:
@@ -259,7 +273,8 @@ class IterableBatches(Batches):
     """``start.delivered`` batches are before the first; ``start.state`` is what :meth:`position` gave.
 
     ``service`` has been given the graph; it is ended with the epoch, unless ``keeps``: its workers are to persist.
-    ``begins``: what a state says that the dataset begins with. ``here``: the dataset, if it has a state and is read in
+    ``begins``: what a state says that the dataset begins with. ``goes_on``: it is used in the next epoch as this one
+    leaves it. ``here``: the dataset, if it has a state and is read in
     this process, by the loop itself: whoever has used it up goes back to where it was before the first batch.
     """
 
@@ -272,8 +287,10 @@ class IterableBatches(Batches):
         keeps: bool = False,
         begins: list[dict[str, Any]] | None = None,
         here: Any = None,
+        goes_on: bool = False,
     ) -> None:
         self._begins = begins
+        self._goes_on = goes_on
         self._here = here
         self._start = start
         self._service = service
@@ -330,8 +347,8 @@ class IterableBatches(Batches):
         start = replace(self._start, state=position["stream"])
         return position | {"stream": self._service.exact_position(start)}
 
-    def between(self) -> list[Cursor] | None:
-        return None if self._merge is None else self._merge.between()
+    def between(self, position: dict[str, Any]) -> list[Cursor] | None:
+        return None if self._merge is None or not self._goes_on else self._merge.between(position["stream"])
 
     def interrupt(self) -> None:
         self._stream.interrupt()

@@ -218,11 +218,10 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """Where the datasets stand, if they keep anything and the next epoch begins there: those of workers that
         persist, and an iterable one in this process.
         """
-        loader = self._loader
-        goes_on = loader._samplers.keeps_seed or not loader._division[1]
-        if loader._is_iterable or not goes_on:
-            return self._batches.between() if goes_on else None
-        lanes = self._number_and_position()[1].get("lanes")
+        position = self._batches.position() if self.finished else self._number_and_position()[1]
+        if self._loader._is_iterable:
+            return self._batches.between(position)
+        lanes = position.get("lanes") if self._loader._samplers.keeps_seed else None
         cursors = [] if lanes is None else [Cursor.from_state(item) for item in lanes]
         found = [Cursor(cursor.snapshot, 0, 0) for cursor in cursors if cursor is not None and not cursor.skip]
         return found if found and len(found) == len(cursors) else None

@@ -28,6 +28,7 @@ from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
 from torchpipe.data.names_for_tools import NamesForTools
 from torchpipe.data.order.between_epochs import (
+    Carried,
     between_epochs,
     check_between_epochs,
     check_seeding,
@@ -35,6 +36,7 @@ from torchpipe.data.order.between_epochs import (
     keep_division,
     keep_start,
     restore,
+    take_back,
 )
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back, ranks_of_sampler
@@ -51,10 +53,11 @@ from torchpipe.data.position import (
 )
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.streams import begin_stream
+from torchpipe.data.streams import begin_stream, lanes_behind
 from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
+from torchpipe.execution.shard import announce_leading
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.looks import measures, watched
@@ -67,7 +70,7 @@ from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
-from torchpipe.state import Cursor, as_text
+from torchpipe.state import as_text
 from torchpipe.values import put
 
 __all__ = ["DataLoader"]
@@ -242,16 +245,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
-        self._base_seed: int | None = None  # of persistent workers
+        self._carried = Carried()
         self._last_samplers = Samplers(self._present_sampler, self.generator, keeps_seed=self.persistent_workers)
         self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used
         self._looked: tuple[int, Identity] = length_of_dataset(self), identity_of_data(self._plain_dataset())  # so too
-        self._sampler_end: Any = None  # how its last pass leads to the next one, if it has a state of its own
-        self._sampler_loaded = False  # True once it stands there
-        self._saved_division: tuple[int, bool] | None = (
-            None  # of a state: how many divide an iterable dataset, and True if they are workers
-        )
-        self._lanes: list[Cursor] | None = None  # where the datasets of workers that persist stood then, if they tell
         self._opaque = OpaqueWarnings()
 
     def __repr__(self) -> str:
@@ -296,7 +293,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     @property
     def _division(self) -> tuple[int, bool]:
         """Among how many an iterable dataset is divided, and are these workers? It belongs to the stream, and stays."""
-        return self._saved_division or (max(1, self.num_workers), self.num_workers > 0)
+        return self._carried.division or (max(1, self.num_workers), self.num_workers > 0)
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
@@ -338,12 +335,15 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         order, samplers, dataset = loaded.order or {}, self._samplers, (loaded.batches or {}).get("dataset")
         if self._epochs.begun:  # it was looked at
             self._take_up(loaded, again=True)
-        further = order.get("asked", 0) + order.get("ended", False) > loaded.handed_out
-        if not self.distributed and "start" in order and (further or not samplers.are_torchs):
+        if not self.distributed and "start" in order:
             left = begin_order(samplers, saved=(order, loaded.delivered), moves=loaded.now is None)
             left.rewind(loaded.handed_out)
+            left.settle(loaded.delivered)
         if dataset is not None:
             load_into(self._plain_dataset(), dataset)
+        lanes = lanes_behind(self, loaded) if self._is_iterable else None
+        announce_leading(lanes)
+        self._carried = replace(self._carried, lanes=lanes)
 
     def _tell_samplers(self, epoch: int) -> None:
         if self._ranked is not None:
@@ -396,7 +396,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             self._take_up(coming.position, again=True)
         loaded = coming.position if isinstance(coming, Loaded) else None
         epoch = coming.epoch if isinstance(coming, Fresh) else coming.position.epoch
-        me = epochs.beginning.check_outside()
+        me, begun = epochs.beginning.check_outside(), None
+        carried, now = self._carried, self._samplers.now()
         try:
             epochs.beginning.thread, self._before = me, before
             if isinstance(coming, Fresh) and not coming.announced:
@@ -404,6 +405,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded, makes=makes)  # may raise
             begun = weakref.ref(iterator)
             epochs.begin(begun, begun, coming)
+        except BaseException:
+            if not (isinstance(epochs.form, Live) and epochs.form.holder is begun):  # nothing is drawn for it
+                take_back(self, carried, now, before.between_epochs if before is not None else None)
+            raise
         finally:
             epochs.beginning.thread, self._before = 0, None
         return iterator
@@ -454,7 +459,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     def _settle(self) -> None:
         """In a forked child, all that is at work belongs to the parent; the loader itself can be used."""
         if self._pid != os.getpid():
-            self._pid, self._pool, self._base_seed = os.getpid(), None, None
+            self._pid, self._pool, self._carried = os.getpid(), None, replace(self._carried, base_seed=None)
             self._epochs.end()
 
     # -- what an iterator asks for --------------------------------------------------------------------------------
@@ -464,7 +469,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if self._is_iterable:
             return None, begin_stream(self, epoch, saved)
         order = begin_ranked(self, epoch, saved) if self.distributed else self._own_order(saved)
-        self._sampler_loaded, self._sampler_end, self._base_seed = False, None, order.base_seed
+        self._carried = replace(self._carried, base_seed=order.base_seed)
         order.makes_lists = by_sample = self.fetch == "samples"
         fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn, by_sample=by_sample)
         if self.num_workers and self.worker_method == "thread":
@@ -487,8 +492,9 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     def _coming_order(self, samplers: Samplers) -> Order:
         """That of the next epoch, as ``samplers`` give it: the loader's own, or copies of them."""
-        base_seed = self._base_seed if samplers.keeps_seed else None
-        return begin_order(samplers, base_seed=base_seed, loaded=self._sampler_loaded, last=self._sampler_end)
+        carried = self._carried
+        base_seed = carried.base_seed if samplers.keeps_seed else None
+        return begin_order(samplers, base_seed=base_seed, loaded=carried.stands, last=carried.sampler)
 
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""
@@ -510,7 +516,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if not iterator.finished:
             iterator.give_up()
         end, lanes = iterator.last_position(), iterator.lanes()
-        self._sampler_end, self._sampler_loaded, self._lanes = end, False, lanes
+        self._carried = replace(self._carried, sampler=end, stands=False, lanes=lanes)
         if iterator.finished:
             self._epochs.end(iterator)
         else:
@@ -575,8 +581,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             if position.now is None and not self.distributed:
                 position = replace(position, now=self._samplers.now())
             if position.order is None:
-                begun = position.epoch > 0 or self._epochs.begun
-                position = replace(position, between_epochs=between_epochs(self, begun=begun))
+                begun, under_way = position.epoch > 0 or self._epochs.begun, position.batches is not None
+                position = replace(position, between_epochs=between_epochs(self, begun=begun, under_way=under_way))
             return replace(position, batches=of_rank(position.batches, self._samplers.parts))
 
     @untraced
@@ -697,7 +703,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed", "driver", "_windows")))
+        kept.update(dict.fromkeys(("_pool", "_ranks", "_observed", "driver", "_windows")))
         return kept
 
     def __copy__(self) -> Self:

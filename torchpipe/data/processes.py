@@ -46,8 +46,8 @@ def begin_assigned(
     lanes = loader.num_workers
     graph = FetchAssigned(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
     position = position or {}
-    kept = None if loader._lanes is None else [cursor.to_state() for cursor in loader._lanes]
-    loader._lanes = None
+    carried = loader._carried.lanes
+    kept = None if carried is None else [cursor.to_state() for cursor in carried]
     cursors = lane_cursors(lanes, position.get("lanes", kept))
     pool = loader._pool
     if pool is None:

@@ -6,6 +6,7 @@ Runs in the user's process.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
@@ -17,6 +18,7 @@ from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, ranks_of
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
+from torchpipe.execution.shard import behind
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
@@ -26,7 +28,7 @@ from torchpipe.state.rotation import Rotation
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["begin_stream"]
+__all__ = ["begin_stream", "goes_on", "lanes_behind"]
 
 
 def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
@@ -50,7 +52,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         service = _service(loader, dataset, shards, workers, seed, begins)
     if keeps:
         loader._pool = service
-    loader._base_seed = seed
+    loader._carried = replace(loader._carried, base_seed=seed)
     service.measuring = loader.measuring
     # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch
     of_torch = isinstance(dataset, TorchIterDataPipe) and not isinstance(dataset, IterDataPipe)
@@ -64,18 +66,41 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         state=_after(loader) if position is None else position["stream"],
         in_order=loader.in_order,
     )
-    here = dataset if not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe) else None
+    of_users = not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe)
+    here = dataset if of_users and start.state is None else None
     try:
-        return IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins, here=here)
+        return IterableBatches(
+            service, start, workers=workers, keeps=keeps, begins=begins, here=here, goes_on=goes_on(loader)
+        )
     except BaseException:  # a warning that is an error, say: nobody else can end what was started
         if not keeps:
             service.finalize()
         raise
 
 
+def goes_on(loader: DataLoader[Any]) -> bool:
+    """True if the next epoch uses an iterable dataset, here or in workers that persist, as this one leaves it."""
+    used_again = loader._samplers.keeps_seed or not loader._division[1]
+    return used_again and not isinstance(loader._plain_dataset(), TorchIterDataPipe)
+
+
+def lanes_behind(loader: DataLoader[Any], left: Position) -> list[Cursor] | None:
+    """As :meth:`Batches.between`, of a position that was loaded and is left there."""
+    batches = left.batches
+    if batches is None or not goes_on(loader):
+        return None
+    where = Rotation.from_state(batches["stream"], batches["shards"])
+    if not left.delivered:
+        return list(where.cursors)
+    return [
+        behind(cursor, batches["seed"], left.epoch, ended=index not in where.live)
+        for index, cursor in enumerate(where.cursors)
+    ]
+
+
 def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
     """The position before the first batch, where the epoch before has left something in the workers' datasets."""
-    lanes, loader._lanes = loader._lanes, None
+    lanes = loader._carried.lanes
     if lanes is None:
         return None
     return Rotation(tuple(lanes), tuple(range(len(lanes))), 0).to_state()
@@ -84,7 +109,7 @@ def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
 def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:
     """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
     shared = fresh_seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
-    kept = loader._base_seed if loader._samplers.keeps_seed else None
+    kept = loader._carried.base_seed if loader._samplers.keeps_seed else None
     own = fresh_seed(loader.generator) if kept is None else kept
     if shared is None or (world_size == 1 and kept is None):
         return own

@@ -17,7 +17,7 @@ from torchpipe.node.announce import COMPRESSED, REPLAYS
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.state.rotation import Rotation
 
-__all__ = ["MakeExact", "check_exact", "cursor_from", "item_before", "made_exact", "no_exact"]
+__all__ = ["MakeExact", "check_exact", "cursor_from", "made_exact", "no_exact"]
 
 MakeExact: TypeAlias = Callable[[Mapping[int, Cursor]], Mapping[int, Cursor]]
 """Makes cursors of the same positions without items to drop, for the shards in these places. Raises: StateError."""
@@ -94,13 +94,8 @@ _KEEPS_NONE = (
 )
 
 
-def item_before(cursor: Cursor) -> Cursor:
-    """The cursor of the item before ``cursor``: a shard that begins there takes a snapshot behind that item."""
-    return Cursor(cursor.snapshot, cursor.skip - 1, cursor.count - 1)
-
-
 def cursor_from(chunk: Chunk, shard: int, cursor: Cursor) -> Cursor:
-    """``cursor`` with the snapshot of ``chunk``, which is the first one from :func:`item_before`.
+    """``cursor`` with the snapshot of ``chunk``, which is the first one from before it (:meth:`Cursor.before`).
 
     Raises: StateError if it carries none.
     """

@@ -21,9 +21,9 @@ from typing import Any
 
 from torchpipe.errors import GraphError, IteratorInvalidated, StateError, raise_error_of
 from torchpipe.execution.clock import Clock
-from torchpipe.execution.epoch import EpochStart
+from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.provider import AHEAD, ShardProvider, StartShards
-from torchpipe.execution.shard import Chunk
+from torchpipe.execution.shard import Chunk, behind
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
@@ -91,6 +91,10 @@ class Merges:
             raise StateError(AHEAD)
         return self._provider.snapshot(lane, count)
 
+    def next_pass(self, lane: int, count: int) -> Cursor | None:
+        """As :meth:`ShardProvider.next_pass`."""
+        return None if self._provider is None else self._provider.next_pass(lane, count)
+
     def interrupt(self) -> None:
         self._interrupted = True
         if self._provider is not None:
@@ -154,13 +158,15 @@ class Stretch:
 
     ``marks``: of each in ``order``, the snapshots on the way; more may be added. ``block``: the items that are there,
     the next one last, and how many there are of the stretch up to their end. It is replaced as a whole, so that an
-    interrupt leaves either the one before or the one after.
+    interrupt leaves either the one before or the one after. ``keeps_last``: a cursor begins before the last item that
+    its shard has given, which a rank may have to give again.
     """
 
     begin: Rotation
     order: Sequence[int]
     marks: list[list[Cursor]]
     block: tuple[list[Any], int]
+    keeps_last: bool = False
 
     @property
     def taken(self) -> int:
@@ -176,7 +182,7 @@ class Stretch:
             cursor = cursors[shard]
             count = cursor.count - (number - taken) // among
             for mark in self.marks[number]:
-                if mark.count <= count:
+                if mark.count <= count - self.keeps_last:
                     cursor = mark
             cursors[shard] = cursor.after(count - cursor.count, None)
         if begin.ragged:
@@ -202,6 +208,8 @@ class MergeIterator(NodeIterator[Any]):
         self.branch = branch
         self._numbers = start.shards
         self._total = start.num_shards
+        self._start = start
+        self._keeps_last = start.rounds is Uneven.PAD
         self._first_lane = branch * start.num_shards
         self._merges = merges
         self._rests = [_Rest() for _ in self._numbers]
@@ -257,11 +265,19 @@ class MergeIterator(NodeIterator[Any]):
         first = branch * self._total
         return {first + number: Cursor() for number in self._numbers}
 
-    def between(self) -> list[Cursor] | None:
-        """The cursors of the next pass over each shard, all having ended; None: at the start, or nobody knows."""
+    def between(self, position: dict[str, Any]) -> list[Cursor] | None:
+        """Where the next pass over each shard begins if this one is left at ``position``; None: as the first did."""
         with self._lock:
-            rotation = all(rest.ended for rest in self._rests) and any(rest.after is not None for rest in self._rests)
-            return [Cursor(rest.after, 0, 0) for rest in self._rests] if rotation else None
+            where = Rotation.from_state(position, len(self._rests))
+            found = [self._next_pass(index, cursor, index in where.live) for index, cursor in enumerate(where.cursors)]
+            return found if any(cursor.snapshot is not None for cursor in found) else None
+
+    def _next_pass(self, index: int, cursor: Cursor, goes_on: bool) -> Cursor:
+        rest = self._rests[index]
+        if not goes_on and rest.ended:
+            return Cursor(rest.after, 0, 0)
+        stands = self._merges.next_pass(self._lane(index), cursor.count) if goes_on else None
+        return stands or behind(cursor, self._start.seed, self._start.epoch, ended=not goes_on)
 
     def _lane(self, index: int) -> int:
         return self._first_lane + self._numbers[index]
@@ -304,10 +320,12 @@ class MergeIterator(NodeIterator[Any]):
         marks = []
         for shard in order:
             rest, count = self._rests[shard], begin.cursors[shard].count
-            rest.marks = [mark for mark in rest.marks if mark.count > count]  # another list: a stretch keeps its own
+            rest.marks = [
+                mark for mark in rest.marks if mark.count > count - self._keeps_last
+            ]  # another list: a stretch keeps its own
             marks.append(rest.marks)
         self._marked = 0
-        return Stretch(begin, order, marks, ([], 0))
+        return Stretch(begin, order, marks, ([], 0), self._keeps_last)
 
     def _next(self, provider: ShardProvider) -> tuple[Stretch, list[Any]]:
         """The items at hand, the next one last, and the stretch that they go on; if there are none, those of the chunk

@@ -40,6 +40,12 @@ class ShardProvider(ABC):
         """
         raise StateError(AHEAD)
 
+    def next_pass(self, lane: int, count: int) -> Cursor | None:
+        """Where the next pass of ``lane`` begins, if it stands after ``count`` items and this one is left there; None
+        where that takes to lead it there.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """End the production of this epoch. Idempotent."""

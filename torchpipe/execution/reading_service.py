@@ -19,7 +19,7 @@ from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning, StateError
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
-from torchpipe.execution.exact import check_exact, cursor_from, item_before, made_exact, no_exact
+from torchpipe.execution.exact import check_exact, cursor_from, made_exact, no_exact
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
@@ -241,7 +241,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
     def _made_beside(self, start: EpochStart, shard: int, cursor: Cursor) -> Cursor:
         graphs = self._graphs_beside()
-        before = {shard: item_before(cursor)}
+        before = {shard: cursor.before()}
         provider = self._start_local_shards(start, before, graphs=graphs, snapshot_first=True)
         try:
             return cursor_from(provider.pull(shard), shard, cursor)
@@ -466,6 +466,11 @@ class LocalShards(ShardProvider):
         if shard is None or shard.produced != count:
             return super().snapshot(lane, count)
         return shard.within(shard.snapshot)
+
+    def next_pass(self, lane: int, count: int) -> Cursor | None:
+        shard = self._shards.get(lane)
+        stands = shard is not None and 0 < shard.produced == count
+        return Cursor(shard.within(shard.next_pass), 0, 0) if shard is not None and stands else None
 
     def close(self) -> None:
         with ExitStack() as stack:

@@ -6,8 +6,11 @@ Runs in the user's process (in-process execution) or in a worker; the same code 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from inspect import isroutine
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -17,12 +20,12 @@ from torch.utils.data import Dataset
 
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
-from torchpipe.node.announce import REPLAYS, warn_user
+from torchpipe.node.announce import REPLAYS, announce_replays, warn_user
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
-from torchpipe.node.iterator import NodeIterator, refusing_misfits
+from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.tolerance import forget
 from torchpipe.node.traits import (
     DataPipe,
@@ -41,7 +44,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs"]
+__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs", "announce_leading", "behind"]
 
 T = TypeVar("T")
 
@@ -54,6 +57,7 @@ _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 _BEFORE = "before"  # in a shard's snapshot: the global random states of what stands before sharding points
 _ASSUMPTIONS = "premises"  # in a shard's snapshot: [node_id, assumption()] of nodes
+_BEHIND = "behind"  # in the one at which a pass begins: where the pass before was left, whose work it goes on from
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 _NOT_KNOWN: Any = object()  # in the place of an item
@@ -81,6 +85,27 @@ class Keep(Protocol):
     last: Any  # the item that came last
 
     def __call__(self, item: Any) -> Any: ...
+
+
+def behind(left: Cursor, seed: int, epoch: int, *, ended: bool) -> Cursor:
+    """Where the next pass begins, that goes on from what one leaves which was ``left`` there, or has ``ended``."""
+    before: list[Any] = []
+    if left.snapshot is not None and not left.count:  # that pass has given nothing
+        before = decode(left.snapshot, keep_opaque=True).get(_BEHIND, before)
+        left = Cursor() if before else left
+    where = {"seed": seed, "epoch": epoch, "ended": ended} | left.to_state()
+    return Cursor(encode({REPLAYS: [], _BEHIND: [*before, where], "iterator": Cursor().to_state()}), 0, 0)
+
+
+def announce_leading(lanes: list[Cursor] | None) -> None:
+    """Announce what is replayed to lead passes to where they were left, before others begin at ``lanes``."""
+    states = [decode(begin.snapshot, keep_opaque=True) for begin in lanes or () if begin.snapshot is not None]
+    left = [Cursor.from_state(where) for state in states for where in state.get(_BEHIND, ())]
+    announce_replays((cursor, cursor.count) for cursor in left if cursor is not None)
+
+
+def _numbers_of(where: dict[str, Any]) -> tuple[int, int]:
+    return stored_count(where, "seed", (1 << 63) - 1), stored_count(where, "epoch")
 
 
 @dataclass(eq=False)
@@ -157,6 +182,9 @@ class Shard:
         state = None if cursor.snapshot is None else decode(cursor.snapshot, allow_pickle=True)  # checked or allowed
         with refusing_misfits(f"shard {spec.shard}"):
             assumed = {} if state is None else dict(state.get(_ASSUMPTIONS, ()))
+            left = None if state is None else state.get(_BEHIND)
+        if left is not None:
+            self._lead_on(graph, left)
         context = Context.for_graph(
             *self.graphs[: self.branch],
             graph,
@@ -183,7 +211,7 @@ class Shard:
         self._iterator = context.iterate(graph)
         self._context = context
         self._assumptions = [(context.node_id(node), node.assumption()) for node in walk(graph) if has_assumption(node)]
-        self._first_snapshot_due = snapshot_first or (state is None and bool(self._assumptions))
+        self._first_snapshot_due = snapshot_first or ((state is None or left is not None) and bool(self._assumptions))
         self._goes_on = any(map(goes_on, walk(graph)))
         try:
             self._go_to(cursor, state, context)
@@ -196,6 +224,27 @@ class Shard:
             raise
         self._stream = self._iterator.items()
         self.produced = self._first = position
+
+    def _lead_on(self, graph: DataPipe, left: list[dict[str, Any]]) -> None:
+        """Lead the passes before to where they were left, and at least behind their first items: what they change on
+        the way, the one to begin goes on from.
+        """
+        with refusing_misfits(f"shard {self.spec.shard}"):
+            last = _numbers_of(left[-1])
+        nodes = [node for node in walk(graph) if goes_on(node)]
+        again = [node.begins_again(*last) for node in nodes]  # each of them
+        if any(again) or left[-1]["ended"]:
+            for where in left:
+                with refusing_misfits(f"shard {self.spec.shard}"):
+                    (seed, epoch), cursor = _numbers_of(where), where["cursor"]
+                before = replace(self, spec=replace(self.spec, seed=seed, epoch=epoch), trace=None)
+                before.within(partial(before._lead_to, cursor, ended=where["ended"]))
+
+    def _lead_to(self, cursor: Cursor, *, ended: bool) -> None:
+        self.start(cursor)
+        with nullcontext() if cursor.count or ended else suppress(Exception):  # an error, at which it was left
+            deque(islice(self._stream, None if ended else int(not cursor.count)), 0)
+        self.close()
 
     def _go_to(self, cursor: Cursor, state: Any, context: Context) -> None:
         """Bring the pass that has begun to ``cursor``, whose snapshot says ``state``."""
@@ -283,7 +332,7 @@ class Shard:
                     break
             self.produced = first + len(items)
             if chunk.ended:
-                chunk.snapshot = self._next_pass()
+                chunk.snapshot = self.next_pass()
             elif due:
                 # Which runs code of the user's, as making items does
                 self._take_snapshot(chunk, items[-1] if keep is None else keep.last)
@@ -329,8 +378,8 @@ class Shard:
     def _assumption(self) -> dict[str, Any]:
         return {_ASSUMPTIONS: [list(assumption) for assumption in self._assumptions]} if self._assumptions else {}
 
-    def _next_pass(self) -> bytes | None:
-        """Where the next pass begins, if this one has changed what it began from."""
+    def next_pass(self) -> bytes | None:
+        """Where the next pass begins if this one is over here, and has changed what it began from."""
         nodes = [] if self._context is None else walk(self.graphs[self.branch])
         found = [(node, node.assumption()) for node in nodes if goes_on(node)]
         if self._context is None or not any(assumption for _, assumption in found):

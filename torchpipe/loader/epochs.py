@@ -109,6 +109,7 @@ class Epochs(Generic[P]):
         self.beginning = BeginGuard()
         self.numbered = False  # somebody has asked for the next epoch's number, or said it, since one began
         self._looked = False  # the pass before was left behind its first item
+        self._resumes: int | None = None  # this epoch, since a state was loaded; until one has begun, or it was said
         self._saved: tuple[int, int] | None = None  # (epoch, items) of the state that was saved last, in mid-epoch
 
     @property
@@ -155,7 +156,10 @@ class Epochs(Generic[P]):
 
     def set_epoch(self, epoch: int) -> bool:
         """Let the next ``iter()`` begin ``epoch``, or have its rest if that is loaded. False: one is still at work."""
-        form = self.form
+        form, resumes = self.form, self._resumes
+        if resumes is not None and epoch < resumes:
+            self._resumes = None
+            _warn_of_going_back(resumes, epoch)
         if isinstance(form, Loaded) and form.position.epoch == epoch:
             return True
         if isinstance(form, Live) and form.holder() is not None:
@@ -167,6 +171,7 @@ class Epochs(Generic[P]):
     def load(self, form: Fresh | Loaded[P]) -> None:
         """A state was loaded, or what was is forgotten: let the next ``iter()`` begin there."""
         self.numbered, self._saved = False, None
+        self._resumes = form.epoch if isinstance(form, Fresh) else form.position.epoch
         self.go_back(form)
 
     def go_back(self, form: Fresh | Loaded[P]) -> None:
@@ -192,7 +197,7 @@ class Epochs(Generic[P]):
         epoch = before.epoch if isinstance(before, Fresh) else before.position.epoch
         numbered = self.numbered or self._looked  # the second look in a row counts
         self.form, self.begun = Live(work, holder, Fresh(epoch + 1), before, numbered), True
-        self.numbered = False
+        self.numbered, self._resumes = False, None
 
     def end(self, work: AtWork[P] | None = None) -> None:
         """The epoch at work is over (all of ``work`` was handed out), or given up."""
@@ -272,6 +277,15 @@ def _warn_of_two_ways(epoch: int, delivered: int, coming: int, things: str) -> N
         f"run that is resumed from it goes on with the rest of epoch {epoch}; this run begins epoch {coming}. If "
         "epochs are to be cut short, leave the loop, call loader.set_epoch(loader.epoch), and save then: both go on "
         f"with epoch {coming}",
+        UserWarning,
+    )
+
+
+def _warn_of_going_back(resumes: int, epoch: int) -> None:
+    warn_user(
+        f"the loader was taken to a position of epoch {resumes} (load_state_dict, skip), and set_epoch or seed() sends "
+        f"it back to epoch {epoch}: what came before comes once more. To go on with the position, let the loop over "
+        "epochs begin at loader.epoch: for epoch in range(loader.epoch, epochs)",
         UserWarning,
     )
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from torchpipe.compat.torch_datapipes import DataChunk
-from torchpipe.errors import StateError, TorchpipeError, add_note
+from torchpipe.errors import MISFITS, StateError, TorchpipeError, add_note
 from torchpipe.node.ends import stream_of
 from torchpipe.node.ownership import Keeper, watched
 from torchpipe.node.traits import is_ours, node_name, traits_of
@@ -36,16 +36,6 @@ if TYPE_CHECKING:
 _MOST = 1 << 62
 _ENDED = "torchpipe.ended"  # in a state: what was left out in passes that are over
 _FAMILIES = (list, tuple, dict, set, frozenset, deque, np.ndarray, torch.Tensor)
-_MISFIT = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)  # what code raises when it is given a state that is not its own; RuntimeError is torch's, and too deep a recursion
-
 __all__ = [
     "NodeIterator",
     "Positions",
@@ -131,7 +121,7 @@ def refusing_misfits(what: str) -> Iterator[None]:
                 "saved with another graph: use an older checkpoint, or build the graph as it was",
             )
         raise
-    except _MISFIT as error:
+    except MISFITS as error:
         if isinstance(error, TorchpipeError):
             raise
         raise StateError(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Failures", "arrived", "as_note", "forget", "is_passed", "of_note", "refuse", "skip", "text_of", "tried"]
 
+_LOGGED = 10  # items, and from then on one each time that their number has a digit more
 _LONGEST = 300  # characters of a text that is noted
 _END: Any = object()
 _LEFT = "_torchpipe_left"  # set on an exception that stands for an item that is left out
@@ -117,7 +118,8 @@ class Failures:
             self.recorded.append([left.node[:_LONGEST], left.error, left.item, left.items])
             of = "" if self.budget is None else f" of {self.budget}"
             what = "an item" if left.items == 1 else f"{left.items} items"
-            _log.warning("left out %s in %s: %s %s (%d%s)", what, left.node, left.error, left.item, self.count, of)
+            if len(self.recorded) <= _LOGGED or len(str(self.count)) > len(str(self.count - left.items)):
+                _log.warning("left out %s in %s: %s %s (%d%s)", what, left.node, left.error, left.item, self.count, of)
             return LeftOut(*self.recorded[-1][:3])
         return None
 

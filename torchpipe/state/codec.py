@@ -19,13 +19,14 @@ from __future__ import annotations
 import binascii
 import io
 import pickle
+import struct
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import msgpack
 
-from torchpipe.errors import StateError, UnsafeStateError
+from torchpipe.errors import MISFITS, StateError, UnsafeStateError
 from torchpipe.state.cursor import Cursor
 from torchpipe.state.kinds import MAKERS, Unfit, kind_of
 from torchpipe.state.named import NAMED, ClassMissing, make_named, take_named
@@ -38,6 +39,7 @@ _MAGIC = b"TPS"
 _HEAD = 12  # bytes before the notes
 _NO_NOTES = msgpack.packb([])
 _OPAQUE, _CURSOR, _EXTENSION = 8, 12, 42  # the codes of tags, beside those of kinds: part of the format
+_DAMAGE = (msgpack.UnpackException, struct.error, EOFError, MemoryError)  # and misfits, in bytes that are no state
 _MAX_SNAPSHOTS_DEEP = 32  # one for each stage that runs ahead of another, and two for the dispatcher
 _MAX_COUNT = 1 << 62
 _LONGEST_PLACE = 400  # characters
@@ -140,10 +142,17 @@ class _Encoder:
     def _opaque(self, value: Any) -> list[Any]:
         kind = type(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        data = dumps(value)
+        try:
+            data = dumps(value)
+        except Exception as error:  # code of the user's says how
+            raise _Unpicklable from error
         if self._locate is not None or not any(name == kept_name for kept_name, _ in self.notes):
             self.notes[name, self._locate(name) if self._locate is not None else ""] = None
         return [_TAGS[_OPAQUE], name, data]
+
+
+class _Unpicklable(Exception):
+    """Its cause is what pickling a value has raised."""
 
 
 def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
@@ -159,7 +168,8 @@ def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
     try:
         data = encoder.pack(value)
         notes = msgpack.packb(list(encoder.notes)) if encoder.notes else _NO_NOTES
-    except Exception as error:
+    except (_Unpicklable, *MISFITS) as refusal:
+        error = refusal.__cause__ if isinstance(refusal, _Unpicklable) else refusal
         raise StateError(
             f"a buffered item cannot be saved ({type(error).__name__}: {error}){_where_refused(value)}. Buffer "
             "plain data instead: put shuffle() or batch() before files are opened, or after they are read"
@@ -185,7 +195,7 @@ def _where_refused(value: Any) -> str:
 def _can_be_packed(value: Any) -> bool:
     try:
         _Encoder(None).pack(value)
-    except Exception:
+    except (_Unpicklable, *MISFITS):
         return False
     return True
 
@@ -361,7 +371,7 @@ def decode(data: bytes, *, allow_pickle: bool = False, keep_opaque: bool = False
         raise
     except ClassMissing as error:
         raise StateError(str(error)) from error
-    except Exception as error:
+    except (*MISFITS, *_DAMAGE) as error:
         raise StateError(
             f"the state's {len(data)} bytes are damaged ({type(error).__name__}: {error}). Use an older checkpoint"
         ) from error

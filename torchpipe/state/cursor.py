@@ -41,6 +41,12 @@ class Cursor:
             return Cursor(snapshot, 0, self.count + items)
         return Cursor(self.snapshot, self.skip + items, self.count + items)
 
+    def before(self) -> Cursor:
+        """The cursor one item earlier: from its snapshot, or from the start of the epoch if that is behind it."""
+        if self.skip:
+            return Cursor(self.snapshot, self.skip - 1, self.count - 1)
+        return Cursor(None, self.count - 1, self.count - 1)
+
     def to_state(self) -> dict[str, Any]:
         return {_KEY: self}
 

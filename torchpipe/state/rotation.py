@@ -58,6 +58,15 @@ class Rotation:
         """How many items each shard has given."""
         return [cursor.count for cursor in self.cursors]
 
+    def before(self, items: int) -> Rotation:
+        """Where the shards stood before the last ``items``; one whose snapshot is behind that begins at the start."""
+        cursors, live = list(self.cursors), set(self.live)
+        for _ in range(min(items, sum(self.counts))):
+            shard = max(range(len(cursors)), key=lambda index: (cursors[index].count, index))
+            cursors[shard] = cursors[shard].before()
+            live.add(shard)
+        return Rotation.after(cursors, sorted(live))
+
     def without(self, shard: int) -> Rotation:
         """The same when ``shard``, whose turn it is, has no more items."""
         live = tuple(other for other in self.live if other != shard)

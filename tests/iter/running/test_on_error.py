@@ -113,6 +113,14 @@ def test_what_was_left_out_is_told_counted_and_listed(caplog: pytest.LogCaptureF
     assert left_out(iterate(IterableWrapper([1]).on_error("skip")).state_dict()) == (0, [])
 
 
+def test_of_many_items_that_are_left_out_the_log_has_the_first_ones(caplog: pytest.LogCaptureFixture) -> None:
+    iterator = iterate(IterableWrapper([0] * 2000).map(no_threes).on_error("skip", budget=None))
+    with caplog.at_level(logging.WARNING, "torchpipe"):
+        assert list(iterator) == []
+    assert [text.rsplit("(")[-1] for text in caplog.messages] == [f"{count})" for count in (*range(1, 11), 100, 1000)]
+    assert left_out(iterator.state_dict())[0] == 2000
+
+
 NAMED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "filter": (lambda: IterableWrapper(range(7)).filter(lambda n: bool(no_threes(n))), ["0", "3", "6"]),
     "flatmap": (lambda: IterableWrapper(range(7)).flatmap(parts), ["0", "3", "6"]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
@@ -14,6 +15,7 @@ from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.data.order.samplers import MOST_SEED, load_into, stands_at
 from torchpipe.data.order.sampling import check_sampler_position
 from torchpipe.errors import StateMismatchError
+from torchpipe.execution.shard import announce_leading
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.state import Cursor
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
 __all__ = [
+    "Carried",
     "between_epochs",
     "check_between_epochs",
     "check_seeding",
@@ -31,7 +34,23 @@ __all__ = [
     "keep_division",
     "keep_start",
     "restore",
+    "take_back",
 ]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What the next epoch takes over, but for what stands in samplers, generators and datasets of this process.
+
+    Replaced as a whole where an epoch has ended or was left, and where a state is loaded. Beginning an epoch uses it up
+    no more than reading does: one that fails to begin has taken nothing.
+    """
+
+    base_seed: int | None = None  # of all epochs, with workers that persist; of the one that has begun
+    sampler: Any = None  # how its last pass leads to the next one, if it has a state of its own
+    stands: bool = False  # True if it stands there
+    lanes: list[Cursor] | None = None  # where datasets begin that go on
+    division: tuple[int, bool] | None = None  # of a state: how many divide an iterable dataset, and are they workers?
 
 
 def keep_start(loader: DataLoader[Any]) -> None:
@@ -43,27 +62,28 @@ def keep_start(loader: DataLoader[Any]) -> None:
             loader._samplers.dataset = kept_of(dataset)
 
 
-def between_epochs(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
-    """Plain data. ``begun``: True if an epoch has been iterated. Before that, samplers are as they were made, or as the
+def between_epochs(loader: DataLoader[Any], *, begun: bool, under_way: bool = False) -> dict[str, Any]:
+    """Plain data. ``under_way``: of an epoch that says itself where its dataset stands. ``begun``: True if one has been
+    iterated. Before that, samplers are as they were made, or as the
     user has changed them since: a loader that has been used is taken back to there.
     """
     if loader._ranked is not None:
         return loader._ranked.kept()
-    samplers = loader._samplers
+    samplers, carried = loader._samplers, loader._carried
     state: dict[str, Any] = {"samplers": samplers.capture(whole=not begun)}
-    if samplers.keeps_seed and loader._base_seed is not None:
-        state["base_seed"] = loader._base_seed
+    if samplers.keeps_seed and carried.base_seed is not None:
+        state["base_seed"] = carried.base_seed
     owner, dataset = samplers.owner, _dataset_with_state(loader)
     unsure = nullcontext() if begun else suppress(Exception)  # who has not been used may have nothing to tell yet
     if owner is not None:
         with unsure:
             own = {"state": copy.deepcopy(owner.state_dict()), "ends": False, "skip": 0}
-            state["sampler"] = loader._sampler_end or own
+            state["sampler"] = carried.sampler or own
     if dataset is not None:
         with unsure:
             state["dataset"] = copy.deepcopy(dataset.state_dict())
-    if loader._lanes is not None:
-        state["lanes"] = [cursor.to_state() for cursor in loader._lanes]
+    if carried.lanes is not None and not under_way:
+        state["lanes"] = [cursor.to_state() for cursor in carried.lanes]
     if loader._is_iterable:
         state["division"] = list(loader._division)
     elif is_stateful(loader.dataset) or loader.worker_seeding == "torch":
@@ -75,7 +95,7 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
     """Let the next epoch take over what :func:`check_between_epochs` accepts. ``order``: of one that is under way."""
     samplers = loader._samplers
     sampler = samplers.sampler
-    loader._lanes, loader._sampler_end, loader._sampler_loaded = None, None, False
+    loader._carried = Carried(loader._carried.base_seed, division=loader._carried.division)
     division = (state or {}).get("division")
     if division is not None:
         keep_division(loader, *division)
@@ -89,9 +109,24 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
     if "samplers" in state:
         samplers.put(state["samplers"], epochs=True)
     _put_back(loader, state)
+    lanes = None
     if "lanes" in state:
-        loader._lanes = [cursor for item in state["lanes"] if (cursor := Cursor.from_state(item)) is not None]
-    loader._base_seed = state.get("base_seed")
+        lanes = [cursor for item in state["lanes"] if (cursor := Cursor.from_state(item)) is not None]
+        announce_leading(lanes)
+    loader._carried = replace(loader._carried, lanes=lanes, base_seed=state.get("base_seed"))
+
+
+def take_back(loader: DataLoader[Any], carried: Carried, now: dict[str, Any], standing: dict[str, Any] | None) -> None:
+    """An epoch has failed to begin: the next one takes over what that would have. ``standing``: where it is known, what
+    :func:`between_epochs` gave before; else generators alone are put back.
+    """
+    loader._end_workers()  # they may have begun
+    loader._carried = carried
+    if standing is None or "samplers" not in standing:
+        loader._samplers.put_now(now)
+    else:
+        loader._samplers.put(standing["samplers"], epochs=False)
+        _put_back(loader, standing)
 
 
 def _put_back(loader: DataLoader[Any], state: dict[str, Any]) -> None:
@@ -100,17 +135,17 @@ def _put_back(loader: DataLoader[Any], state: dict[str, Any]) -> None:
     position = state.get("sampler")
     if owner is not None and position is not None and (position["ends"] or not stands_at(owner, position["state"])):
         load_into(owner, position["state"])
-        loader._sampler_loaded, loader._sampler_end = True, position
+        loader._carried = replace(loader._carried, stands=True, sampler=position)
     if dataset is not None and "dataset" in state and not stands_at(dataset, state["dataset"]):
         load_into(dataset, state["dataset"])
 
 
 def keep_division(loader: DataLoader[Any], shards: int, workers: bool) -> None:
     """Let all epochs of an iterable dataset be divided as in the run that a state is of."""
-    loader._saved_division = None
+    loader._carried = replace(loader._carried, division=None)
     if loader._division == (shards, workers):
         return
-    loader._saved_division = shards, workers
+    loader._carried = replace(loader._carried, division=(shards, workers))
     warn_user(
         f"the state is of a run with num_workers={shards if workers else 0}, and this loader has num_workers="
         f"{loader.num_workers}: an iterable dataset is divided among its workers, so that the order of samples depends "
@@ -122,8 +157,7 @@ def keep_division(loader: DataLoader[Any], shards: int, workers: bool) -> None:
 
 def forget(loader: DataLoader[Any]) -> None:
     """Let the next epoch take over nothing: samplers and datasets are as they were before the first."""
-    loader._base_seed, loader._sampler_loaded, loader._sampler_end, loader._lanes = None, False, None, None
-    loader._saved_division = None
+    loader._carried = Carried()
     if loader._ranked is not None:
         loader._ranked.forget_row()
     samplers = loader._samplers

@@ -60,6 +60,12 @@ def _zstandard() -> Any:
     return needs("zstandard", "reading .zst files")
 
 
+def _damage(kind: str) -> tuple[type[Exception], ...]:
+    """What a decompressor raises for damaged data."""
+    own = _zstandard().ZstdError if kind == "zstd" else {"gzip": zlib.error, "bz2": OSError, "xz": lzma.LZMAError}[kind]
+    return own, EOFError, ValueError
+
+
 def _decompressor(kind: str) -> Callable[[], Any]:
     """A function that makes an object with ``decompress(data)``, ``eof`` and ``unused_data`` for a member."""
     if kind == "gzip":
@@ -193,7 +199,7 @@ class _Members(io.RawIOBase):
             raise EOFError(f"{self.path} is cut off: its {self._kind} data end within a member, at byte {self._stored}")
         try:
             made = self._member.decompress(self._input)
-        except Exception as error:  # zlib.error, OSError, LZMAError, ZstdError
+        except _damage(self._kind) as error:
             raise ValueError(
                 f"{self.path} is damaged: its {self._kind} data cannot be read before byte {self._stored} ({error})"
             ) from error

@@ -26,8 +26,9 @@ class OnError(OneInput[T_co]):
     With ``"skip"`` the item is left out (of ``batch`` and the like, the batch) and the stream goes on; with ``"raise"``
     it ends, as without this node. ``errors`` are the types that are meant, by default every Exception. At most
     ``budget`` items (None: any number) are left out in a pass, and each shard counts alone; the next one raises. Each
-    is a warning of the logger ``torchpipe`` and an event of ``loader.stats()``; the state counts them and lists the
-    first 1,000 with node, error and item: ``torchpipe.state.left_out(state)``.
+    is an event of ``loader.stats()``, and the first ten, the 100th, the 1,000th ... are warnings of the logger
+    ``torchpipe``; the state counts them and lists the first 1,000 with node, error and item:
+    ``torchpipe.state.left_out(state)``.
 
     Within a graph that ``flatmap``, ``interleave`` or ``shuffled_flatmap`` opens, and before ``cycle``, a pass is one
     over what was opened, or one round: each has a ``budget`` of its own. What was left out in it stays in the state of
@@ -41,6 +42,9 @@ class OnError(OneInput[T_co]):
     ``demux`` or ``round_robin_demux`` (or of the classifier) if their branches are paired. In such a branch
     ``prefetch`` does not run ahead. An ``on_error`` within a branch leaves out of that branch alone, as a filter does;
     for what the branches share (before ``fork``, say), put one behind where they meet.
+
+    What a signal's handler raises while an item is made in this process is the item's to all who look: name the
+    ``errors`` that are meant, or let the handler raise a BaseException, which is never skipped.
 
     Items that fail together (in a batch, say) count one by one, in the budget too: one that they would exceed raises.
 
