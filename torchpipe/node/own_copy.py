@@ -20,6 +20,7 @@ import copy
 import copyreg
 import enum
 import functools
+import math
 import re
 import sys
 import threading
@@ -27,7 +28,6 @@ import types
 from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import islice
 from pathlib import PurePath as Path
 from typing import Any, TypeAlias
 
@@ -35,9 +35,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.node.kept import _sample_of
-from torchpipe.node.traits import is_node, is_ours
+from torchpipe.node.traits import is_ours
 from torchpipe.randomness.generators import GENERATORS, is_of_process
 from torchpipe.state.mapped import is_own
 from torchpipe.state.tensors import copy_tensor, is_plain
@@ -58,8 +59,9 @@ _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _MOST = 1000 << 10  # bytes: what is larger is data
 _IN_ALL = 4 * _MOST  # of one copy: beyond it, all is data
 _OBJECT = 100  # bytes that an object counts for, beside what Python says and what it holds
-_FEW = 100  # entries: a container with more is not looked into if it is data
+_FEW = 20  # entries: a container with more is not looked into if it is data
 _SAMPLED = 64
+_ALONE = 5  # references to what is copied, where one thing holds it: that, two lists of such, and two of asking
 
 
 class OwnCopy:
@@ -83,7 +85,7 @@ class OwnCopy:
         self._memo: dict[int, Any] = {id(item): item for item in in_place}
         self._alive: list[Any] = [roots]  # so that ids stay theirs
         self._known: set[int] = set()
-        self._ways: dict[type, bool | Callable[[Any], bool]] = {}
+        self._kinds: dict[type, _Kind] = {}
         self._left = _IN_ALL
         self._data: list[tuple[str, Any, Any]] = []
         self._memories = _Memories()
@@ -99,6 +101,7 @@ class OwnCopy:
         for root in roots:
             self._copy(root)
         self._join_data()
+        self._alive.clear()
 
     def of(self, value: Any) -> Any:
         """The copy of something in the roots, or itself."""
@@ -116,13 +119,14 @@ class OwnCopy:
 
     def _join_data(self) -> None:
         """Entries of data that are copied, since something else holds them too, are the same objects there."""
-        copied = {key for key, made in self._memo.items() if id(made) != key}
+        parts = [value for value in self._alive if id(value) in self._memo and id(value) not in self._roots]
+        copied = {id(value) for value in parts if sys.getrefcount(value) > _ALONE}
         for _, value, _ in self._data:
             made = self.of(value)
             if made is value or not isinstance(value, list | dict):
                 continue
             entries = value.values() if isinstance(value, dict) else value
-            if not _ATOMS.issuperset(map(type, islice(entries, _SAMPLED))) and not copied.isdisjoint(map(id, entries)):
+            if copied and not copied.isdisjoint(map(id, entries)):
                 pairs = value.items() if isinstance(value, dict) else enumerate(value)
                 for key, part in pairs:
                     made[key] = self.of(part)
@@ -143,7 +147,7 @@ class OwnCopy:
             few = _length(value) <= _FEW
             if few and (self._left > 0 or id(value) in self._roots):
                 self._left -= _MOST >> 2
-                waiting += [(f"{path}{step}", part) for step, part in _parts_of(value)]
+                waiting += [(f"{path}{step}", part) for step, part in self._parts_of(value)]
                 continue
             self._memo[id(value)] = copy.copy(value) if isinstance(value, (*_ROWS, dict, bytearray)) else value
             self._data.append((path, value, _sampled(value)))
@@ -159,16 +163,21 @@ class OwnCopy:
         taken, waiting = 0, [value]
         while waiting:
             item = waiting.pop()
-            if type(item) in _ATOMS or id(item) in seen or id(item) in self._known or self._stays(item):
+            kind, key = type(item), id(item)
+            if kind in _ATOMS or key in seen or key in self._known or key in self._memo:
                 continue
-            seen[id(item)] = item
+            flat = self._kind(kind).is_flat(item)
+            if not flat and self._stays(item):
+                continue
+            seen[key] = item
             if isinstance(item, np.ndarray | torch.Tensor):
                 arrays.append(item)
                 taken += item.nbytes
             taken += _OBJECT + sys.getsizeof(item)
             if most is not None and taken > most:
                 return None
-            waiting += [part for _, part in _parts_of(item)]
+            if not flat:
+                waiting += [part for _, part in self._parts_of(item)]
         for item in arrays:
             self._memories.note(item)
         self._known.update(seen)
@@ -178,19 +187,45 @@ class OwnCopy:
         """True for what is the same object in the copy, or replaced: it is in the memo then."""
         if id(value) in self._memo:
             return True
-        if is_node(value):
+        kind = self._kind(type(value))
+        if kind.is_node:
             if self._replace is None or id(value) in self._roots:
                 return False
             self._memo[id(value)] = self._replace(value)
             return True
-        kind = type(value)
-        if kind not in self._ways:
-            self._ways[kind] = _is_used_in_place(kind)
-        way = self._ways[kind]
-        if way is False or (way is not True and not way(value)):
+        if kind.stays is False or (kind.stays is not True and not kind.stays(value)):
             return False
         self._memo[id(value)] = value
         return True
+
+    def _kind(self, kind: type) -> _Kind:
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = _Kind(kind)
+        return found
+
+    def _parts_of(self, value: Any) -> list[tuple[str, Any]]:
+        """(how it is written, the part) of what ``value`` holds and can be changed."""
+        kind = self._kind(type(value))
+        row: list[Any] = []
+        parts: list[tuple[str, Any]] = []
+        if kind.base is dict:
+            parts = [(f"[{key!r:.40}]", part) for key, part in dict.items(value) if type(part) not in _ATOMS]
+            row = list(dict.keys(value))
+        elif kind.base is not None:
+            row = list(kind.base.__iter__(value))
+        elif isinstance(value, np.ndarray):
+            row = list(value.flat) if value.dtype.hasobject else []
+        elif isinstance(value, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType):
+            return [("", value.__self__)]
+        elif isinstance(value, functools.partial):
+            row = [value.func, value.args, value.keywords]
+        parts += [(f"[{number}]", part) for number, part in enumerate(row) if type(part) not in _ATOMS]
+        if type(value) in _PLAIN:
+            return parts
+        held = list(getattr(value, "__dict__", {}).items())
+        held += [(name, member.__get__(value)) for name, member in kind.slots if hasattr(value, name)]
+        return parts + [(f".{name}", part) for name, part in held if type(part) not in _ATOMS]
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
@@ -199,9 +234,13 @@ class OwnCopy:
         stack: list[tuple[Any, _Making]] = []
         answer, wanted = None, root
         while True:
-            if type(wanted) in _ATOMS:
+            kind = type(wanted)
+            if kind in _ATOMS:
                 answer = wanted
-            elif id(wanted) in self._memo or self._stays(wanted):
+            elif id(wanted) not in self._memo and self._kind(kind).is_flat(wanted):
+                self._alive.append(wanted)
+                answer = self._memo[id(wanted)] = _flat_copy(wanted)
+            elif self._stays(wanted):
                 answer = self._memo[id(wanted)]
             else:
                 stack.append((wanted, self._making(wanted)))
@@ -222,10 +261,8 @@ class OwnCopy:
     def _making(self, value: Any) -> _Making:
         kind = type(value)
         self._alive.append(value)
-        if is_node(value):
+        if self._kind(kind).is_node:
             return self._node(value)
-        if kind in (list, dict, set) and _is_flat(value):
-            return _at_once(value.copy)
         if kind in (list, dict, set, tuple):
             return self._container(value)
         if kind in (types.MethodType, *_BOUND):
@@ -259,12 +296,12 @@ class OwnCopy:
         made = self._memo[id(value)] = type(value)()
         if type(value) is dict:
             for key, part in list(value.items()):
-                key = yield key
-                made[key] = yield part
+                key = key if type(key) in _ATOMS else (yield key)
+                made[key] = part if type(part) in _ATOMS else (yield part)
         else:
             add = made.append if type(value) is list else made.add
             for part in list(value):
-                add((yield part))
+                add(part if type(part) in _ATOMS else (yield part))
         return made
 
     def _method(self, value: Any) -> _Making:
@@ -312,10 +349,12 @@ class OwnCopy:
         return made
 
 
-def _is_flat(value: Any) -> bool:
-    return _ATOMS.issuperset(map(type, value)) and (
-        type(value) is not dict or _ATOMS.issuperset(map(type, value.values()))
-    )
+def _flat_copy(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value.copy()
+    made = object.__new__(type(value))
+    made.__dict__.update(value.__dict__)
+    return made
 
 
 def _at_once(make: Callable[[], Any]) -> _Making:
@@ -336,6 +375,45 @@ def _put_state(made: Any, state: Any, put: Callable[[Any, Any], None] | None) ->
 
 
 # -- kinds ----------------------------------------------------------------------------------------------------------
+
+
+_DEFAULTS = {
+    name: getattr(object, name, None)
+    for name in ("__new__", "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__deepcopy__")
+} | dict.fromkeys(("__getnewargs__", "__getnewargs_ex__"))
+
+
+class _Kind:
+    """What is asked of a class once."""
+
+    __slots__ = ("base", "is_node", "is_simple", "slots", "stays")
+
+    def __init__(self, kind: type) -> None:
+        bases: tuple[type, ...] = (*_ROWS, dict)
+        self.is_node = issubclass(kind, TorchIterDataPipe | TorchMapDataPipe)
+        self.stays = _is_used_in_place(kind)
+        self.base: Any = next((base for base in bases if issubclass(kind, base)), None)
+        self.slots = [
+            (name, member)
+            for cls in kind.__mro__
+            if "__slots__" in vars(cls)
+            for name, member in vars(cls).items()
+            if type(member) is types.MemberDescriptorType
+        ]
+        self.is_simple = kind in (list, dict, set) or (
+            not (self.is_node or self.stays is True or self.base or self.slots or kind in copyreg.dispatch_table)
+            and kind.__dictoffset__ != 0
+            and all(getattr(kind, name, None) is default for name, default in _DEFAULTS.items())
+        )
+
+    def is_flat(self, value: Any) -> bool:
+        """True for a container, or an object of attributes alone, that holds nothing which can be changed."""
+        if not self.is_simple:
+            return False
+        if self.base is not None and self.base is not dict:
+            return _ATOMS.issuperset(map(type, value))
+        held = value if self.base is dict else value.__dict__
+        return _ATOMS.issuperset(map(type, held.values())) and _ATOMS.issuperset(map(type, held))
 
 
 def _is_used_in_place(kind: type) -> bool | Callable[[Any], bool]:
@@ -391,39 +469,6 @@ def _length(value: Any) -> int:
     return value.nbytes if isinstance(value, np.ndarray | torch.Tensor) else 0
 
 
-def _parts_of(value: Any) -> list[tuple[str, Any]]:
-    """(how it is written, the part) of what ``value`` holds and can be changed."""
-    row: list[Any] = []
-    parts: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        values = list(dict.values(value))
-        if not _ATOMS.issuperset(map(type, values)):
-            parts = [(f"[{key!r:.40}]", part) for key, part in dict.items(value) if type(part) not in _ATOMS]
-        row = [key for key in dict.keys(value) if type(key) not in _ATOMS]
-    elif isinstance(value, _ROWS):
-        base: Any = next(base for base in _ROWS if isinstance(value, base))
-        if not _ATOMS.issuperset(map(type, base.__iter__(value))):
-            row = list(base.__iter__(value))
-    elif isinstance(value, np.ndarray):
-        row = list(value.flat) if value.dtype.hasobject else []
-    elif isinstance(value, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType):
-        return [("", value.__self__)]
-    elif isinstance(value, functools.partial):
-        row = [value.func, value.args, value.keywords]
-    parts += [(f"[{number}]", part) for number, part in enumerate(row)]
-    return parts if type(value) in _PLAIN else parts + [(f".{name}", part) for name, part in _attributes_of(value)]
-
-
-def _attributes_of(value: Any) -> list[tuple[str, Any]]:
-    held = list(getattr(value, "__dict__", {}).items())
-    for cls in type(value).__mro__:
-        if "__slots__" in vars(cls):
-            for name, member in list(vars(cls).items()):
-                if type(member) is types.MemberDescriptorType and hasattr(value, name):
-                    held.append((name, member.__get__(value)))
-    return [(name, part) for name, part in held if type(part) not in _ATOMS]
-
-
 def _sampled(value: Any) -> Any:
     """Of data: checksums of the values that lie at even distances, and of what objects among these hold."""
     if isinstance(value, (*_ROWS, dict)):
@@ -439,8 +484,16 @@ def _sampled(value: Any) -> Any:
 
 
 def _sampled_part(value: Any) -> Any:
+    if type(value) in (np.ndarray, torch.Tensor) and value.shape and not _is_of_objects(value):
+        where = np.unravel_index(np.linspace(0, math.prod(value.shape) - 1, _SAMPLED).astype(int), value.shape)
+        found = value[where] if type(value) is np.ndarray else value[tuple(map(torch.from_numpy, where))].tolist()
+        return found.tobytes() if isinstance(found, np.ndarray) else repr(found)
     attributes = getattr(value, "__dict__", None)
     return _sample_of(value if not attributes else list(attributes.values()))
+
+
+def _is_of_objects(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.hasobject
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------
