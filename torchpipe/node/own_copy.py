@@ -7,7 +7,7 @@ Copied are containers, arrays, tensors, random generators, objects of the user's
 these, of any depth; an object is asked as ``copy.deepcopy`` asks it, a node is copied by its ``__dict__``. What stays
 the same object: functions and classes, modules, map-style datasets, what lies on a device or in shared memory, arrays
 that nobody can write, and what has an owner or cannot be copied (a class with ``__del__``, files, locks, threads,
-iterators).
+running generators).
 
 What is larger than 1,000 kB is data. A container gets a shallow copy, an array stays: nobody is to change what all
 passes read, and :meth:`OwnCopy.check_data` finds out.
@@ -25,9 +25,10 @@ import re
 import sys
 import threading
 import types
+import warnings
 from array import array
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import PurePath as Path
 from typing import Any, TypeAlias
 
@@ -321,7 +322,9 @@ class OwnCopy:
 
     def _object(self, value: Any) -> _Making:
         reduce = copyreg.dispatch_table.get(type(value))
-        reduced: Any = value.__reduce_ex__(4) if reduce is None else reduce(value)
+        with warnings.catch_warnings():  # Python 3.12 to 3.13 warn that 3.14 copies no iterators of itertools
+            warnings.simplefilter("ignore", DeprecationWarning)
+            reduced: Any = value.__reduce_ex__(4) if reduce is None else reduce(value)
         if isinstance(reduced, str):
             return value
         self._alive.append(reduced)
@@ -429,13 +432,11 @@ def _is_used_in_place(kind: type) -> bool | Callable[[Any], bool]:
     if issubclass(kind, Dataset):
         return not issubclass(kind, IterableDataset)
     room = kind.__module__.partition(".")[0]
-    if room in ("builtins", "itertools"):
-        return issubclass(kind, Iterator)
     if room in ("multiprocessing", "pyarrow") or is_ours(room):
         return True
     if room == "torch":
         return not kind.__module__.startswith("torch.utils.data")
-    if room in sys.stdlib_module_names and room != "__main__":
+    if room in sys.stdlib_module_names and room not in ("__main__", "types", "argparse"):  # whose namespaces hold all
         return lambda value: any(is_of_machine(type(part)) for part in getattr(value, "__dict__", {}).values())
     return lambda value: any(isinstance(part, threading.Thread) for part in getattr(value, "__dict__", {}).values())
 
