@@ -1,4 +1,4 @@
-"""torch_xla's loaders beside torchpipe's on 4 real XLA devices (PJRT on the CPU): the table in docs/xla.md, as tests.
+"""torch_xla's loaders beside torchpipe's on 4 real XLA devices (PJRT on the CPU): a part is docs/xla.md's table.
 
 Two child processes run ``side_by_side.py``, once for the whole file. Should the torch_xla half of a test fail one day,
 torch_xla has changed: mend the table.
