@@ -323,8 +323,9 @@ class IterableBatches(Batches):
         if begins is None and self._here is not None:
             # With the global random states that it is going to see, which may be part of its state; before its first
             # iter(), it may have none to tell
-            with suppress(Exception), GlobalRandom(self._random_key):
-                begins = [{"dataset": copy.deepcopy(self._here.state_dict()), "iterator": None}]
+            with suppress(Exception):
+                told = GlobalRandom(self._random_key).within(self._here.state_dict)
+                begins = [{"dataset": copy.deepcopy(told), "iterator": None}]
         return position if begins is None else position | {"begins": begins}
 
     @property
