@@ -217,7 +217,7 @@ class History:
                 place += len(found)
                 assert outcome != "ended" or place == len(expected), (place, expected)
                 moved = loader.epoch != epoch  # it has ended, or an interrupt has ended the iterator
-                if moved and place == len(expected) and self.draw.random() < 0.7:
+                if moved and outcome == "ended" and self.draw.random() < 0.7:
                     place, stream = 0, None
                     continue
                 if not moved and outcome == "goes on" and self.draw.random() < 0.7:

@@ -291,7 +291,6 @@ class IterableBatches(Batches):
     ) -> None:
         self._begins = begins
         self._goes_on = goes_on
-        self._here = here
         self._start = start
         self._service = service
         self._keeps = keeps
@@ -299,7 +298,12 @@ class IterableBatches(Batches):
         self._shards = start.num_shards
         self._seed = start.seed
         self._ranks = [start.rank, start.world_size]
-        self._random_key = (start.seed, start.epoch, start.rank)  # a single shard's
+        if begins is None and here is not None:
+            # With the global random states that it is going to see, which may be part of its state; before its first
+            # iter(), it may have none to tell
+            with suppress(Exception):
+                told = GlobalRandom((start.seed, start.epoch, start.rank)).within(here.state_dict)  # a single shard's
+                self._begins = [{"dataset": copy.deepcopy(told), "iterator": None}]
         self._stream = service.initialize_iteration(start)
         self._merge = self._stream if isinstance(self._stream, MergeIterator) else None
         self._handing = Handing(self._stream)
@@ -331,13 +335,7 @@ class IterableBatches(Batches):
             position["ranks"] = self._ranks
         if self.number:
             return position
-        begins = self._begins
-        if begins is None and self._here is not None:
-            # With the global random states that it is going to see, which may be part of its state; before its first
-            # iter(), it may have none to tell
-            with suppress(Exception), GlobalRandom(self._random_key):
-                begins = [{"dataset": copy.deepcopy(self._here.state_dict()), "iterator": None}]
-        return position if begins is None else position | {"begins": begins}
+        return position if self._begins is None else position | {"begins": self._begins}
 
     @property
     def processes(self) -> list[Any]:

@@ -286,15 +286,16 @@ class BatchRandom(_Guest):
         if by_sample:
             step = partial(step, reseed=partial(self.seed, seed, epoch, batch))
         try:
-            self._save_outside()
-            if self._numpy is None:
-                self._numpy = numpy_generator.seeded(0)
-            numpy_generator.put((self._numpy, None))
-            self.seed(seed, epoch, batch)
-            result = step()
-            self._put_back()
-            return result
-        except BaseException:
+            try:
+                self._save_outside()
+                if self._numpy is None:
+                    self._numpy = numpy_generator.seeded(0)
+                numpy_generator.put((self._numpy, None))
+                self.seed(seed, epoch, batch)
+                return step()
+            finally:
+                self._put_back()
+        except BaseException:  # an interrupt may have come at its first instruction, behind an error of the step's
             self._put_back()
             raise
 
