@@ -16,12 +16,13 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torchpipe.state.parts import PLAIN
+
 __all__ = ["DEEP", "PLAIN", "SHORT", "found_in", "replaced_in"]
 
 SHORT, DEEP, MOST = 200, 50, 10_000
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _ROWS = (list, tuple, collections.deque)
 
 

@@ -9,7 +9,6 @@ what they like.
 from __future__ import annotations
 
 import types
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,8 +17,8 @@ import torch
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import GraphError
-from torchpipe.node.containers import PLAIN
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, is_ours, node_name, walk
+from torchpipe.state.parts import CONTAINERS, walk_parts
 
 __all__ = ["refuse_hidden_inputs"]
 
@@ -48,23 +47,8 @@ def refuse_hidden_inputs(nodes: Iterable[DataPipe]) -> None:
 
 def _held_by(root: DataPipe) -> Iterable[DataPipe]:
     """The iterable nodes that ``root`` reaches by attributes and containers of any kind, but not through functions."""
-    seen: set[int] = {id(root)}
-    rest: list[Any] = [vars(root)]
-    kept: list[Any] = []  # so that an id stays what it is
-    while rest and len(seen) < _MOST:
-        value = rest.pop()
-        if value is None or id(value) in seen:
-            continue
-        seen.add(id(value))
-        kept.append(value)
-        if isinstance(value, TorchIterDataPipe):
-            yield value
-        elif isinstance(value, _OPAQUE) or is_node(value):
-            continue
-        elif isinstance(value, dict):
-            rest.extend(item for pair in value.items() for item in pair if type(item) not in PLAIN)
-        elif isinstance(value, list | tuple | set | frozenset | deque):
-            rest.extend(item for item in value if type(item) not in PLAIN)
-        elif not callable(value):
-            rest.append(getattr(value, "__dict__", None))
-            rest.extend(getattr(value, name, None) for name in getattr(type(value), "__slots__", ()))
+    return (value for value in walk_parts(vars(root), _is_entered, most=_MOST) if isinstance(value, TorchIterDataPipe))
+
+
+def _is_entered(value: Any) -> bool:
+    return isinstance(value, CONTAINERS) or not (isinstance(value, _OPAQUE) or callable(value) or is_node(value))

@@ -24,6 +24,7 @@ from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import callable_name, is_ours, node_name
 from torchpipe.state import encode, opaque_notes
 from torchpipe.state.copying import holds_mutable
+from torchpipe.state.parts import CONTAINERS, walk_parts
 
 if TYPE_CHECKING:
     from torchpipe.node.traits import DataPipe
@@ -32,7 +33,6 @@ __all__ = ["Keeper", "is_strict", "watched"]
 
 # Of one node are looked after, since some items are never seen again:
 _MOST_HELD, _MOST_BYTES = 100_000, 1 << 28
-_DEEPEST = 8
 _PYTHONS = frozenset({"builtins", "functools", "operator"})
 
 
@@ -171,18 +171,11 @@ def _memory_of(fn: Any) -> bytes | None:
     return None if plain or has_state else _digest(getattr(fn, "__dict__", {}))
 
 
-def _parts(item: Any, depth: int = 0) -> Iterator[Any]:
-    """``item``, if it can be changed in place, and what can be within its lists, tuples and dicts."""
-    if not holds_mutable((item,)) or depth > _DEEPEST:
-        return
-    if not isinstance(item, tuple):
-        yield item
-    if isinstance(item, list | tuple):
-        for part in item:
-            yield from _parts(part, depth + 1)
-    elif isinstance(item, dict):
-        for part in item.values():
-            yield from _parts(part, depth + 1)
+def _parts(item: Any) -> Iterator[Any]:
+    """``item``, if it can be changed in place, and what can be within its containers."""
+    for part in walk_parts(item, lambda part: isinstance(part, CONTAINERS)):
+        if holds_mutable((part,)) and not isinstance(part, tuple):
+            yield part
 
 
 def _digest(item: Any) -> bytes | None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
-__all__ = ["CONTAINERS", "ROWS", "attributes_of", "entries_of", "members_of"]
+__all__ = ["CONTAINERS", "PLAIN", "ROWS", "attributes_of", "entries_of", "members_of", "walk_parts"]
 
 ROWS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 """Containers without keys."""
 CONTAINERS: tuple[type, ...] = (dict, *ROWS)
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+"""Types of what holds nothing, and is held most."""
 _members: WeakKeyDictionary[type, list[tuple[str, Any]]] = WeakKeyDictionary()
 
 
@@ -58,3 +60,21 @@ def attributes_of(value: Any) -> list[tuple[str, Any]]:
         except AttributeError:  # it is not set
             continue
     return held
+
+
+def walk_parts(root: Any, enters: Callable[[Any], bool], *, most: int | None = None) -> Iterator[Any]:
+    """``root`` and what it holds, the nearest first, each object once and what is plain not at all.
+
+    Looked into is what ``enters`` says so of. ``most``: how many objects.
+    """
+    seen = {id(root): root}  # kept, so that ids stay theirs
+    waiting = deque([root])
+    while waiting:
+        value = waiting.popleft()
+        yield value
+        if not enters(value):
+            continue
+        for part in chain(entries_of(value)[1], [part for _, part in attributes_of(value)]):
+            if type(part) not in PLAIN and id(part) not in seen and (most is None or len(seen) < most):
+                seen[id(part)] = part
+                waiting.append(part)
