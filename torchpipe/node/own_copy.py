@@ -544,13 +544,13 @@ class _Memories:
             return None
         number = bisect.bisect_right(self._starts, span[0]) - 1
         if number < 0 or self._groups[number][0] < span[1]:  # what an object made when it was asked
-            return _alone(value)
+            return _single_copy(value)
         start, group = self._starts[number] & ~63, self._groups[number]
         end, stays, values, made = group
         if stays:
             return value
         if len(values) == 1:
-            return _alone(value)
+            return _single_copy(value)
         if made is None:
             made = group[3] = _bytes_at(start, end, values)
         if isinstance(value, torch.Tensor):
@@ -563,7 +563,7 @@ class _Memories:
         return own
 
 
-def _alone(value: Any) -> Any:
+def _single_copy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return copy_tensor(value)
     own = value.copy("K")
