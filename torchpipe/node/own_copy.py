@@ -116,7 +116,7 @@ class OwnCopy:
                 self._data = [other for other in self._data if other is not known]
                 warn_user(
                     f"a pass has changed {path} in place. It is larger than {MOST_BYTES >> 10:,} kB, so all shards of "
-                    "a process and all later passes read the same memory, and see it changed. Where the items depend on "
+                    "a process and all later passes read the same memory, and see it changed. Where items depend on "
                     "it, shuffle or change a copy that __iter__ makes, or a list of indices",
                     UserWarning,
                 )

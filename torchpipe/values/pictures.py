@@ -58,6 +58,15 @@ _CODE = (type, types.FunctionType, types.ModuleType, np.ufunc)
 _OF_THE_MACHINE = {"_thread", "threading", "concurrent", "logging", "weakref", "_weakref", "io", "_io", "tempfile"}
 _NEW: Any = object().__reduce_ex__(4)[0]  # copyreg.__newobj__
 _NUMBERS = {int: np.int64, float: np.float64}
+_ASKED = (
+    "__new__",
+    "__reduce_ex__",
+    "__reduce__",
+    "__getstate__",
+    "__setstate__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+)
 _LARGE = 1 << 13  # bytes, or parts
 ATTRIBUTES = "attributes"
 NAMED = (ATTRIBUTES, "named state")
@@ -220,6 +229,9 @@ def picture_of(value: Any, memories: Memories) -> Picture:
         return _with_parts("set", kind is frozenset, _in_order(value))
     if kind in (bytearray, array.array):
         return Picture("buffer", [value.typecode if kind is array.array else "", bytes(value)])
+    if _is_simple(kind):  # type: ignore[arg-type]  # classes can be hashed
+        held = value.__dict__
+        return Picture("object", ["new", 0, ATTRIBUTES, list(held), 0, 0], [kind, *held.values()], False)
     if isinstance(value, Memory):
         return Picture("memory", ["tensor" if isinstance(value.owner, torch.Tensor) else "array", value.view.copy()])
     if isinstance(value, enum.Enum):
@@ -310,6 +322,18 @@ def _bytes_of(owner: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not owner.nbytes:
         return np.empty(0, np.uint8)
     return np.ndarray((owner.nbytes,), np.uint8, buffer=owner if owner.flags.c_contiguous else owner.T)
+
+
+@functools.lru_cache(1000)  # classes: a program may go on making some
+def _is_simple(kind: type) -> bool:
+    """True if all that pickle would be told of an object is its class and its ``__dict__``."""
+    return (
+        all(getattr(kind, name, None) is getattr(object, name, None) for name in _ASKED)
+        and kind.__dictoffset__ != 0
+        and kind not in copyreg.dispatch_table
+        and not any("__slots__" in vars(cls) for cls in kind.__mro__)
+        and _room(kind) not in _OF_THE_MACHINE | {"torch"}
+    )
 
 
 # -- what pickle would ask for --------------------------------------------------------------------------------------
