@@ -10,7 +10,7 @@ that nobody can write, and what has an owner or cannot be copied (a class with `
 running generators).
 
 What is larger than 1,000 kB is data. A container gets a shallow copy, an array stays: nobody is to change what all
-passes read, and :meth:`OwnCopy.tell_of_data` finds out.
+passes read, and :meth:`OwnCopy.check_data` finds out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
-from torchpipe.node.announce import warn_user
+from torchpipe.errors import GraphError
 from torchpipe.node.traits import is_ours
 from torchpipe.randomness.generators import GENERATORS, is_of_process
 from torchpipe.state.mapped import is_own
@@ -108,17 +108,14 @@ class OwnCopy:
         """The copy of something in the roots, or itself."""
         return self._memo.get(id(value), value)
 
-    def tell_of_data(self) -> None:
-        """Warn, once, of what all passes read and is no longer as it was."""
-        for known in list(self._data):
-            path, value, sample = known
+    def check_data(self) -> None:
+        """Raises: GraphError if what all passes read is no longer as it was."""
+        for path, value, sample in self._data:
             if _sampled(value) != sample:
-                self._data = [other for other in self._data if other is not known]
-                warn_user(
-                    f"a pass has changed {path} in place. It is larger than {MOST_BYTES >> 10:,} kB, so all shards of "
-                    "a process and all later passes read the same memory, and see it changed. Where items depend on "
-                    "it, shuffle or change a copy that __iter__ makes, or a list of indices",
-                    UserWarning,
+                raise GraphError(
+                    f"a pass has changed {path} in place. It is larger than {MOST_BYTES >> 10:,} kB, so all shards "
+                    "of a process and all later passes read the same memory, and would see it changed: shuffle or "
+                    "change a copy that __iter__ makes, or a list of indices"
                 )
 
     def _join_data(self) -> None:

@@ -172,10 +172,10 @@ class ReplayIterator(NodeIterator[Any]):
         while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
             if not looked:
                 looked = True
-                self._own.tell_of_data()
+                self._own.check_data()
             self.count += 1
             yield item
-        self._own.tell_of_data()
+        self._own.check_data()
         self._ended = True
         if self._kept is not None:
             self._kept.tell_of_changes(node_name(self.node))

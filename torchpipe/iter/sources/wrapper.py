@@ -322,12 +322,12 @@ class _IterableIterator(NodeIterator[T]):
         while (item := next(self._iterator, _END)) is not _END:  # not for: another iter() might set it back
             if self._own is not None and not looked:
                 looked = True
-                self._own.tell_of_data()
+                self._own.check_data()
             self.position += 1
             yield copy_item(item) if deep else item
         self._ended = True
         if self._own is not None:
-            self._own.tell_of_data()
+            self._own.check_data()
         if self._kept is not None:
             self._kept.tell_of_changes(f"the iterable {type(self._iterable).__name__}")
 
