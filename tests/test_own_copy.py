@@ -25,7 +25,6 @@ from tests.laws.kills import Kill, run_with_kills
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.iter import IterableWrapper
-from torchpipe.node.as_given import AsGiven
 from torchpipe.node.own_copy import OwnCopy
 
 ITEMS = 6
@@ -429,23 +428,3 @@ def test_L1_what_init_fn_sets_is_the_shards_alone(make: Any) -> None:
 def test_L1_what_apply_sharding_notes_in_an_object_is_the_passs_own() -> None:
     loader = DataLoader2(Divides(), reading_service=InProcessReadingService(num_shards=2))
     assert sorted(loader) == list(range(6))
-
-
-# -- a forked successor ---------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=30, deadline=None)
-@given(specs())
-def test_L4_what_was_given_is_put_back_into_the_same_objects(spec: Any) -> None:
-    data = {"shared": torch.zeros(2).share_memory_(), "rows": [0], "inner": Box("", x=np.zeros(3)), "spec": make(spec)}
-    rows, inner = data["rows"], data["inner"]
-    as_given = AsGiven(data)
-    rows.append(1)
-    inner.x += 1
-    inner.late = data["shared"][:] = 7
-    data["rows"] = None
-    as_given.put_back()
-    assert data["rows"] is rows == [0]
-    assert data["inner"] is inner
-    assert (inner.x.tolist(), hasattr(inner, "late")) == ([0, 0, 0], False)
-    assert data["shared"].tolist() == [7, 7], "what all processes see stays as it is"

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from reading_services.processes.passed_on import ImagePickler, passed_on
-from torchpipe.node.as_given import AsGiven
 from torchpipe.state.mapped import Spans, dump_with_buffers, load_mapped, write_file
 
 __all__ = ["GraphImage"]
@@ -32,7 +31,6 @@ class GraphImage:
     ) -> None:
         self._body = body  # the pickle, if there is no file
         self._inherited = inherited
-        self._given = None if inherited is None else (os.getpid(), AsGiven(*inherited))
         self._passing = passing  # what only a process that is being started can be given
         self._positions = positions
         self._fd = fd
@@ -61,21 +59,19 @@ class GraphImage:
 
     @classmethod
     def inherited(cls, *parts: Any) -> GraphImage:
-        """``parts`` themselves, for processes that are forked: each has them as they are now."""
+        """``parts`` themselves, for processes that are forked: each has them as they are when it is."""
         return cls(b"", inherited=parts)
 
     def load(self) -> Any:
         """The parts, new ones. Arrays and tensors can be written to if they could be before; nobody else sees it."""
         if self._inherited is not None:
-            if self._given is not None and self._given[0] != os.getpid():
-                self._given[1].put_back()  # what the user's process has changed since
             return self._inherited
         with passed_on(self._passing):
             return load_mapped(self._fd, self._positions) if self._positions else pickle.loads(self._body)
 
     def close(self) -> None:
         """Let go of the file; what was loaded stays good. Idempotent."""
-        self._inherited, self._given, self._passing = None, None, ()
+        self._inherited, self._passing = None, ()
         if self._finalizer is not None:
             self._finalizer()
 

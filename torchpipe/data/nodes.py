@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from torchpipe.compat.torch_private import numpy_seed_of
 from torchpipe.data.fetch import (
@@ -56,7 +57,8 @@ class InitWorker:
 
     Called as a service's ``worker_init_fn``, with the graph; it returns it, or, with ``copies``, a copy: so that each
     of several workers that one process hosts has a dataset of its own, as in processes of their own. ``here``: in the
-    user's process, which is a worker meanwhile and no longer.
+    user's process, which is a worker meanwhile and no longer. ``persists``: a worker that is forked in the place of a
+    dead one gets the attributes that the dataset had when the workers were made, and not today's.
     """
 
     def __init__(
@@ -67,15 +69,24 @@ class InitWorker:
         *,
         copies: bool = False,
         here: bool = False,
+        persists: bool = False,
     ) -> None:
         self.user_fn = user_fn
         self.dataset = dataset
         self.base_seed = base_seed
         self.copies = copies
         self.here = here
+        self._attributes = _attributes_of(dataset) if persists else []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled, is as it was when the workers were made: there is nothing to put back."""
+        return vars(self) | {"_attributes": []}
 
     def __call__(self, graph: Any, info: WorkerInfo) -> Any:
         worker, dataset = info.worker_id, self.dataset
+        for owner, attributes in self._attributes:
+            vars(owner).clear()
+            vars(owner).update(attributes)
         if self.copies:
             graph, dataset = self._copies_of(graph, info.num_workers)
         if not self.here:
@@ -118,6 +129,21 @@ class InitWorker:
                 f"Load the state with num_workers={workers}, leave autotune out, or open files, locks, connections and "
                 "the like in __iter__ or worker_init_fn"
             ) from error
+
+
+def _attributes_of(dataset: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """The attributes of the dataset, and of datasets that it holds."""
+    found: list[tuple[Any, dict[str, Any]]] = []
+    left = [dataset]
+    while left:
+        owner = left.pop()
+        if not isinstance(owner, Dataset) or any(owner is other for other, _ in found):
+            continue
+        found.append((owner, dict(vars(owner))))
+        for value in vars(owner).values():
+            held = value if isinstance(value, list | tuple) else (value,)
+            left += [item for item in held if isinstance(item, Dataset)]
+    return found
 
 
 # In a worker process: the global random states that its shards begin with, and what get_worker_info() says to each

@@ -45,11 +45,11 @@ from torchpipe.state.tensors import copy_tensor, is_plain
 from torchpipe.values.data import sample_of
 from torchpipe.values.pictures import is_of_machine
 
-__all__ = ["ATOMS", "MOST_BYTES", "Kinds", "OwnCopy"]
+__all__ = ["OwnCopy"]
 
 _Making: TypeAlias = Generator[Any, Any, Any]  # yields what it needs a copy of, and returns its own
 
-ATOMS = frozenset({bool, int, float, complex, str, bytes, range, slice, type(None), type(...), object})
+_ATOMS = frozenset({bool, int, float, complex, str, bytes, range, slice, type(None), type(...), object})
 _STAY = (
     *(type, types.ModuleType, types.FunctionType, property, enum.Enum, re.Pattern, np.ufunc, np.generic, np.dtype),
     *(np.memmap, torch.nn.Module, torch.nn.Parameter, memoryview, Path),
@@ -57,8 +57,8 @@ _STAY = (
 _ROWS = (list, tuple, set, frozenset, deque)
 _PLAIN = frozenset({*_ROWS, dict})
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
-MOST_BYTES = 1000 << 10  # bytes: what is larger is data
-_IN_ALL = 4 * MOST_BYTES  # of one copy: beyond it, all is data
+_MOST = 1000 << 10  # bytes: what is larger is data
+_IN_ALL = 4 * _MOST  # of one copy: beyond it, all is data
 _OBJECT = 100  # bytes that an object counts for, beside what Python says and what it holds
 _FEW = 20  # entries: a container with more is not looked into if it is data
 _SAMPLED = 64
@@ -86,7 +86,7 @@ class OwnCopy:
         self._memo: dict[int, Any] = {id(item): item for item in in_place}
         self._alive: list[Any] = [roots]  # so that ids stay theirs
         self._known: set[int] = set()
-        self._kinds = Kinds()
+        self._kinds: dict[type, _Kind] = {}
         self._left = _IN_ALL
         self._data: list[tuple[str, Any, Any]] = []
         self._memories = _Memories()
@@ -113,9 +113,9 @@ class OwnCopy:
         for path, value, sample in self._data:
             if _sampled(value) != sample:
                 raise GraphError(
-                    f"a pass has changed {path} in place. It is larger than {MOST_BYTES >> 10:,} kB, so all shards "
-                    "of a process and all later passes read the same memory, and would see it changed: shuffle or "
-                    "change a copy that __iter__ makes, or a list of indices"
+                    f"a pass has changed {path} in place. It is larger than {_MOST >> 10:,} kB, so all shards of a "
+                    "process and all later passes read the same memory, and would see it changed: shuffle or change a "
+                    "copy that __iter__ makes, or a list of indices"
                 )
 
     def _join_data(self) -> None:
@@ -138,17 +138,17 @@ class OwnCopy:
         waiting = [(path, value)]
         while waiting:
             path, value = waiting.pop()
-            if type(value) in ATOMS or id(value) in self._known or self._stays(value):
+            if type(value) in _ATOMS or id(value) in self._known or self._stays(value):
                 continue
-            weight = self._weigh(value, min(MOST_BYTES, self._left))
+            weight = self._weigh(value, min(_MOST, self._left))
             if weight is not None:
                 self._left -= weight
                 continue
             self._known.add(id(value))
             few = _length(value) <= _FEW
             if few and (self._left > 0 or id(value) in self._roots):
-                self._left -= MOST_BYTES >> 2
-                waiting += [(f"{path}{step}", part) for step, part in self._kinds.parts_of(value)]
+                self._left -= _MOST >> 2
+                waiting += [(f"{path}{step}", part) for step, part in self._parts_of(value)]
                 continue
             self._memo[id(value)] = copy.copy(value) if isinstance(value, (*_ROWS, dict, bytearray)) else value
             self._data.append((path, value, _sampled(value)))
@@ -165,9 +165,9 @@ class OwnCopy:
         while waiting:
             item = waiting.pop()
             kind, key = type(item), id(item)
-            if kind in ATOMS or key in seen or key in self._known or key in self._memo:
+            if kind in _ATOMS or key in seen or key in self._known or key in self._memo:
                 continue
-            flat = self._kinds[kind].is_flat(item)
+            flat = self._kind(kind).is_flat(item)
             if not flat and self._stays(item):
                 continue
             seen[key] = item
@@ -178,7 +178,7 @@ class OwnCopy:
             if most is not None and taken > most:
                 return None
             if not flat:
-                waiting += [part for _, part in self._kinds.parts_of(item)]
+                waiting += [part for _, part in self._parts_of(item)]
         for item in arrays:
             self._memories.note(item)
         self._known.update(seen)
@@ -188,7 +188,7 @@ class OwnCopy:
         """True for what is the same object in the copy, or replaced: it is in the memo then."""
         if id(value) in self._memo:
             return True
-        kind = self._kinds[type(value)]
+        kind = self._kind(type(value))
         if kind.is_node:
             if self._replace is None or id(value) in self._roots:
                 return False
@@ -199,6 +199,35 @@ class OwnCopy:
         self._memo[id(value)] = value
         return True
 
+    def _kind(self, kind: type) -> _Kind:
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = _Kind(kind)
+        return found
+
+    def _parts_of(self, value: Any) -> list[tuple[str, Any]]:
+        """(how it is written, the part) of what ``value`` holds and can be changed."""
+        kind = self._kind(type(value))
+        row: list[Any] = []
+        parts: list[tuple[str, Any]] = []
+        if kind.base is dict:
+            parts = [(f"[{key!r:.40}]", part) for key, part in dict.items(value) if type(part) not in _ATOMS]
+            row = list(dict.keys(value))
+        elif kind.base is not None:
+            row = list(kind.base.__iter__(value))
+        elif isinstance(value, np.ndarray):
+            row = list(value.flat) if value.dtype.hasobject else []
+        elif isinstance(value, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType):
+            return [("", value.__self__)]
+        elif isinstance(value, functools.partial):
+            row = [value.func, value.args, value.keywords]
+        parts += [(f"[{number}]", part) for number, part in enumerate(row) if type(part) not in _ATOMS]
+        if type(value) in _PLAIN:
+            return parts
+        held = list(getattr(value, "__dict__", {}).items())
+        held += [(name, member.__get__(value)) for name, member in kind.slots if hasattr(value, name)]
+        return parts + [(f".{name}", part) for name, part in held if type(part) not in _ATOMS]
+
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def _copy(self, root: Any) -> Any:
@@ -207,9 +236,9 @@ class OwnCopy:
         answer, wanted = None, root
         while True:
             kind = type(wanted)
-            if kind in ATOMS:
+            if kind in _ATOMS:
                 answer = wanted
-            elif id(wanted) not in self._memo and self._kinds[kind].is_flat(wanted):
+            elif id(wanted) not in self._memo and self._kind(kind).is_flat(wanted):
                 self._alive.append(wanted)
                 answer = self._memo[id(wanted)] = _flat_copy(wanted)
             elif self._stays(wanted):
@@ -233,7 +262,7 @@ class OwnCopy:
     def _making(self, value: Any) -> _Making:
         kind = type(value)
         self._alive.append(value)
-        if self._kinds[kind].is_node:
+        if self._kind(kind).is_node:
             return self._node(value)
         if kind in (list, dict, set, tuple):
             return self._container(value)
@@ -268,12 +297,12 @@ class OwnCopy:
         made = self._memo[id(value)] = type(value)()
         if type(value) is dict:
             for key, part in list(value.items()):
-                key = key if type(key) in ATOMS else (yield key)
-                made[key] = part if type(part) in ATOMS else (yield part)
+                key = key if type(key) in _ATOMS else (yield key)
+                made[key] = part if type(part) in _ATOMS else (yield part)
         else:
             add = made.append if type(value) is list else made.add
             for part in list(value):
-                add(part if type(part) in ATOMS else (yield part))
+                add(part if type(part) in _ATOMS else (yield part))
         return made
 
     def _method(self, value: Any) -> _Making:
@@ -385,57 +414,14 @@ class _Kind:
         if not self.is_simple:
             return False
         if self.base is not None and self.base is not dict:
-            return ATOMS.issuperset(map(type, value))
+            return _ATOMS.issuperset(map(type, value))
         held = value if self.base is dict else value.__dict__
-        return ATOMS.issuperset(map(type, held.values())) and ATOMS.issuperset(map(type, held))
-
-
-class Kinds(dict[type, _Kind]):
-    """By class."""
-
-    def __missing__(self, kind: type) -> _Kind:
-        made = self[kind] = _Kind(kind)
-        return made
-
-    def parts_of(self, value: Any) -> list[tuple[str, Any]]:
-        """(how it is written, the part) of what ``value`` holds and can be changed."""
-        kind = self[type(value)]
-        row: list[Any] = []
-        parts: list[tuple[str, Any]] = []
-        if kind.base is dict:
-            parts = [(f"[{key!r:.40}]", part) for key, part in dict.items(value) if type(part) not in ATOMS]
-            row = list(dict.keys(value))
-        elif kind.base is not None:
-            row = list(kind.base.__iter__(value))
-        elif isinstance(value, np.ndarray):
-            row = list(value.flat) if value.dtype.hasobject else []
-        elif isinstance(value, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType):
-            return [("", value.__self__)]
-        elif isinstance(value, functools.partial):
-            row = [value.func, value.args, value.keywords]
-        parts += [(f"[{number}]", part) for number, part in enumerate(row) if type(part) not in ATOMS]
-        if type(value) in _PLAIN:
-            return parts
-        held = list(getattr(value, "__dict__", {}).items())
-        held += [(name, member.__get__(value)) for name, member in kind.slots if hasattr(value, name)]
-        return parts + [(f".{name}", part) for name, part in held if type(part) not in ATOMS]
-
-    def slots(self, value: Any) -> list[tuple[str, Any]]:
-        return self[type(value)].slots
-
-    def belongs_elsewhere(self, value: Any) -> bool:
-        """True for code, and for what is the process's or a library's own."""
-        kind = self[type(value)]
-        if kind.is_node or isinstance(value, Dataset) or hasattr(type(value), "__del__"):
-            return False
-        if is_ours(type(value).__module__):
-            return False
-        return kind.stays is True or (kind.stays is not False and kind.stays(value))
+        return _ATOMS.issuperset(map(type, held.values())) and _ATOMS.issuperset(map(type, held))
 
 
 def _is_used_in_place(kind: type) -> bool | Callable[[Any], bool]:
     """Of what objects of this class are; or what to ask of each."""
-    if issubclass(kind, _STAY) or kind in ATOMS or is_of_machine(kind) or hasattr(kind, "__del__"):
+    if issubclass(kind, _STAY) or kind in _ATOMS or is_of_machine(kind) or hasattr(kind, "__del__"):
         return True
     if issubclass(kind, torch.Tensor):
         return lambda tensor: not is_plain(tensor) or tensor.requires_grad or _is_shared(tensor)
@@ -544,13 +530,13 @@ class _Memories:
             return None
         number = bisect.bisect_right(self._starts, span[0]) - 1
         if number < 0 or self._groups[number][0] < span[1]:  # what an object made when it was asked
-            return _single_copy(value)
+            return _alone(value)
         start, group = self._starts[number] & ~63, self._groups[number]
         end, stays, values, made = group
         if stays:
             return value
         if len(values) == 1:
-            return _single_copy(value)
+            return _alone(value)
         if made is None:
             made = group[3] = _bytes_at(start, end, values)
         if isinstance(value, torch.Tensor):
@@ -563,7 +549,7 @@ class _Memories:
         return own
 
 
-def _single_copy(value: Any) -> Any:
+def _alone(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return copy_tensor(value)
     own = value.copy("K")

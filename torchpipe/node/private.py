@@ -38,7 +38,7 @@ def for_pass(node: DataPipe, context: Context) -> tuple[Any, Context, list[Any]]
     """``node`` itself where nothing in it changes during a pass, else a copy of it; the context in which the copy has
     the node's place; and the copied functions, in the order of the node's attributes.
     """
-    tell = _messages_for(node, context, is_torchs=False)
+    tell = _told(node, context, is_torchs=False)
     if tell:
         own = own_copy(node)
         private, functions = own.of(node), [own.of(fn) for fn in _functions_of(node)]
@@ -54,7 +54,7 @@ def for_pass(node: DataPipe, context: Context) -> tuple[Any, Context, list[Any]]
 def own_for_pass(node: DataPipe, context: Context, bind: Callable[[DataPipe], DataPipe]) -> tuple[OwnCopy, list[Any]]:
     """The copy that a node's own ``__iter__`` runs on, whose inputs went through ``bind``; the copied functions."""
     own = own_copy(node, bind)
-    for say in _messages_for(node, context, is_torchs=True):
+    for say in _told(node, context, is_torchs=True):
         say(own.of(node))
     return own, [own.of(fn) for fn in _functions_of(node)]
 
@@ -64,7 +64,7 @@ def own_copy(node: DataPipe, replace: Callable[[DataPipe], DataPipe] = lambda it
     return _copies(node, node, replace=replace, whole=_functions_of(node))
 
 
-def _messages_for(node: DataPipe, context: Context, *, is_torchs: bool) -> list[Callable[[Any], None]]:
+def _told(node: DataPipe, context: Context, *, is_torchs: bool) -> list[Callable[[Any], None]]:
     """What a pass tells its copy, by torch's protocols: ``apply_sharding``, unless the class divides by itself, and
     ``set_seed``, unless its class says what ``seeded`` is. ``is_torchs``: its own ``__iter__`` does neither.
     """
