@@ -33,7 +33,7 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import GlobalRandom
-from torchpipe.state import Cursor
+from torchpipe.state import Cursor, encode
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import MergeStats
 from torchpipe.values import Looked, Saved, kept_of, put
@@ -97,7 +97,7 @@ class WorkersOwn(IterDataPipe[Any]):
         self.workers = workers
         self.as_torch = as_torch
         self.base_seed = base_seed
-        self._ran: tuple[tuple[int, int], Saved] | None = None  # here, the last pass: what it left at its first item
+        self._ran: tuple[tuple[int, int], bytes] | None = None  # here, the last pass: what it left at its first item
 
     def assumption(self) -> Saved:
         """What the dataset keeps now."""
@@ -105,13 +105,13 @@ class WorkersOwn(IterDataPipe[Any]):
 
     def note_first(self, context: Context) -> None:
         """A pass has given its first item."""
-        self._ran = (context.seed, context.epoch), self.assumption()
+        self._ran = (context.seed, context.epoch), encode(self.assumption())
 
     def begins_again(self, seed: int, epoch: int) -> bool:
-        if self._ran == ((seed, epoch), self.assumption()):
+        if self._ran == ((seed, epoch), encode(self.assumption())):
             return False
         if self.kept is not None:
-            self.kept.put([], compares=False)
+            put(self.kept, [], compares=False)
         return True
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
