@@ -134,8 +134,11 @@ class Handed(Generic[T]):
                 f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}: are they of two "
                 "checkpoints? Load both from the same one, or begin a new run without the loader's state"
             )
-        if isinstance(loader, DataLoader) and self._is_at_end(delivered):  # as in the run, which came to its end
-            next(iter(loader), None)
+        if isinstance(loader, DataLoader):  # its generators go on as in the run that ended this epoch, or gave it up
+            rest = iter(loader)
+            if self._is_at_end(delivered):
+                next(rest, None)
+            del rest
         loader.set_epoch(wanted)
         return iter(loader)
 
