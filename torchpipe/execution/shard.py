@@ -381,7 +381,7 @@ class Shard:
     def next_pass(self) -> bytes | None:
         """Where the next pass begins if this one is over here, and has changed what it began from."""
         nodes = [] if self._context is None else walk(self.graphs[self.branch])
-        found = [(node, node.assumption()) for node in nodes if goes_on(node)]
+        found = [(node, node.left()) for node in nodes if goes_on(node)]
         if self._context is None or not any(assumption for _, assumption in found):
             return None
         assumptions = [[self._context.node_id(node), assumption] for node, assumption in found]
