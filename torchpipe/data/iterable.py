@@ -112,12 +112,15 @@ class WorkersOwn(IterDataPipe[Any]):
         return assumption
 
     def begins_again(self, seed: int, epoch: int) -> bool:
-        """False where that pass was run here: the dataset stands where it was left, and is the user's to change."""
+        """False where that pass was run here, by no worker, which may have run ahead: the dataset stands where it was
+        left, and is the user's to change. So it is, too, if it is as it was behind the first item.
+        """
         kept = self.kept
-        if kept is not None and kept.ran == (seed, epoch):
+        if kept is None:
+            return True
+        if kept.ran == (seed, epoch) and (not self.workers or kept.first == encode(self.assumption())):
             return False
-        if kept is not None:
-            put(kept, [], compares=False)
+        put(kept, [], compares=False)
         return True
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
@@ -125,7 +128,7 @@ class WorkersOwn(IterDataPipe[Any]):
         if kept is not None:
             if assumed is not None and (kept.left is None or kept.left != encode(assumed)):
                 put(kept, assumed)
-            kept.ran, kept.left = (context.seed, context.epoch), None
+            kept.ran, kept.first, kept.left = (context.seed, context.epoch), None, None
         return _OwnIterator(self, context, self.datapipe)
 
 
@@ -192,6 +195,8 @@ class _OwnIterator(NodeIterator[Any]):
                 return
             if first:
                 first = False
+                if node.workers and node.kept is not None:
+                    node.kept.first = encode(node.assumption())
                 if looks:
                     self._tell_if_read_whole()
             yield item

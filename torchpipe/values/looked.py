@@ -106,8 +106,10 @@ class Looked:
         self._begin()
 
     def _begin(self) -> None:
-        # In this process: seed and epoch of the pass that used the owners last, and what it left when it was over
+        # In this process: seed and epoch of the pass that used the owners last, what it left behind its first item, and
+        # when it was over
         self.ran: tuple[int, int] | None = None
+        self.first: bytes | None = None
         self.left: bytes | None = None
         self.memories = Memories()
         self.told = False  # by who has told what is lost
@@ -186,6 +188,7 @@ class Looked:
             if (
                 self._at_most is not None
                 and picture.kind == "object"
+                and not hasattr(type(value), "__next__")
                 and not is_same(picture, picture_of(value, memories))
             ):
                 picture = by_attributes(value)
