@@ -90,8 +90,7 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def reduce_tensor(tensor: torch.Tensor) -> Any:
-    """The parts of a tensor, as from ``__reduce_ex__``; of a plain one that requires no gradient its bytes, which may
-    go out of band.
+    """The parts of a tensor for pickle; of a plain one that requires no gradient its bytes, which may go out of band.
 
     An expanded tensor goes as the elements that it has in memory, and is expanded again.
     """
