@@ -205,7 +205,7 @@ class OwnCopy:
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def _copy(self, root: Any) -> Any:
-        """As deep as it may be: who needs a copy of a part waits for it on a stack of its own."""
+        """The copy of ``root``, of any depth: copies that wait for those of their parts stand on a stack of its own."""
         stack: list[tuple[Any, _Making]] = []
         answer, wanted = None, root
         while True:
@@ -361,7 +361,7 @@ _DEFAULTS = {
 
 
 class _Kind:
-    """What is asked of a class once."""
+    """The answers about a class, each asked for once."""
 
     __slots__ = ("base", "is_node", "is_simple", "slots", "stays")
 
@@ -437,7 +437,7 @@ class Kinds(dict[type, _Kind]):
 
 
 def _is_used_in_place(kind: type) -> bool | Callable[[Any], bool]:
-    """Of what objects of this class are; or what to ask of each."""
+    """True if objects of this class are used in place; or a function that tells of each."""
     if issubclass(kind, _STAY) or kind in ATOMS or is_of_machine(kind) or hasattr(kind, "__del__"):
         return True
     if issubclass(kind, torch.Tensor):
@@ -479,7 +479,7 @@ def _is_others(given: Any) -> bool:
 
 
 def _length(value: Any) -> int:
-    """Of a container, an array, or bytes."""
+    """The length of a container or of bytes, and the size of an array in bytes."""
     bases: tuple[Any, ...] = (*_ROWS, dict, bytearray, array)
     for base in bases:
         if isinstance(value, base):
@@ -488,7 +488,7 @@ def _length(value: Any) -> int:
 
 
 def _sampled(value: Any) -> Any:
-    """Of data: checksums of the values that lie at even distances, and of what objects among these hold."""
+    """Checksums of the values in data that lie at even distances, and of the contents of objects among these."""
     if isinstance(value, (*_ROWS, dict)):
         count = len(value)
         wanted = {index * max(count - 1, 1) // (_SAMPLED - 1) for index in range(_SAMPLED)}
@@ -518,7 +518,7 @@ def _is_of_objects(value: Any) -> bool:
 
 
 class _Memories:
-    """Where arrays and tensors lie: those that overlap look into one copy."""
+    """The memory of arrays and tensors: those that overlap look into one copy."""
 
     def __init__(self) -> None:
         self._noted: list[tuple[int, int, bool, Any]] = []  # (start, end, does it stay?, the array)

@@ -65,8 +65,8 @@ def own_copy(node: DataPipe, replace: Callable[[DataPipe], DataPipe] = lambda it
 
 
 def _messages_for(node: DataPipe, context: Context, *, is_torchs: bool) -> list[Callable[[Any], None]]:
-    """What a pass tells its copy, by torch's protocols: ``apply_sharding``, unless the class divides by itself, and
-    ``set_seed``, unless its class says what ``seeded`` is. ``is_torchs``: its own ``__iter__`` does neither.
+    """The calls of a pass to its copy, by torch's protocols: ``apply_sharding``, unless the class divides by itself,
+    and ``set_seed``, unless its class says what ``seeded`` is. ``is_torchs``: its own ``__iter__`` does neither.
     """
     divided = context.divided_by_torch or not (is_torchs or not traits_of(node).divides)
     told: list[Callable[[Any], None]] = []
@@ -93,7 +93,7 @@ def own_functions(node: DataPipe) -> tuple[Any, list[Any]]:
 
 
 def _functions_of(node: DataPipe) -> list[Any]:
-    """Those that have state, each once, in the order of the node's attributes."""
+    """The functions that have state, each once, in the order of the node's attributes."""
     found = (fn for value in vars(node).values() if type(value) not in PLAIN for fn in with_state(value))
     return list({id(fn): fn for fn in found}.values())
 
@@ -108,8 +108,8 @@ def _copies(node: DataPipe, *roots: Any, whole: list[Any], **options: Any) -> Ow
 
 
 def with_state(value: Any) -> Iterator[Any]:
-    """What has state in ``value``, a function or an attribute of a node: functions, in containers too, and what a
-    ``functools.partial`` calls or hands over.
+    """The objects with state in ``value``, a function or an attribute of a node: functions, in containers too, and
+    those that a ``functools.partial`` calls or hands over.
     """
     return _with_state(value, _is_followed)
 
