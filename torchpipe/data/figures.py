@@ -62,7 +62,7 @@ class Observable(Looks):
 
 
 def _planned(loader: Any) -> ServiceFigures:
-    """The figures before anything has run: the nodes and their processes."""
+    """The figures before anything has run: the nodes, and the workers to come."""
     workers: int = loader.num_workers
     nodes: tuple[NodeStats, ...]
     if loader._is_iterable:
