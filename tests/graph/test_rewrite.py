@@ -7,7 +7,6 @@ from typing import Any
 from torchpipe import DataLoader2, IterDataPipe
 from torchpipe.graph import find, replace_node, rewrite, walk
 from torchpipe.iter import Batcher, IterableWrapper, Mapper
-from torchpipe.node.own_copy import OwnCopy
 from torchpipe.node.traits import with_inputs
 
 
@@ -100,7 +99,7 @@ def test_a_node_may_be_put_before_another() -> None:
 def test_a_copy_that_is_private_shares_no_container() -> None:
     node = Holder(source(), source(), source(), source())
     shared = with_inputs(node, lambda item: item)
-    private = OwnCopy(node).of(node)
+    private = with_inputs(node, lambda item: item, private=True)
     assert shared.data is node.data
     assert private.data is not node.data
     assert private.data == node.data

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.integrations._handed import Counted, Handed
@@ -60,16 +60,6 @@ def _graph() -> DataLoader2[Any]:
     return loader
 
 
-class Passing(IterableDataset[int]):
-    """Each pass is another one."""
-
-    passes = 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.passes += 1
-        return iter(range(100 * self.passes, 100 * self.passes + 3 * LENGTH))
-
-
 LOADERS = {
     "shuffled": lambda: DataLoader(Numbers(), 4, shuffle=True),
     "generator": lambda: DataLoader(Numbers(), 4, shuffle=True, generator=torch.Generator().manual_seed(2)),
@@ -107,28 +97,3 @@ def test_L2_from_any_state_the_same_batches_follow(kind: str, names: bool) -> No
         for before, epoch, state in states:
             again = [batch for batch, _, _ in run(epoch, state) if batch]
             assert again == found[before:], (before, epoch)
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("kind", [*LOADERS, "passing"])
-def test_L2_epochs_that_a_trainer_cuts_short_go_on_from_any_state(kind: str, after: bool) -> None:
-    """``limit_train_batches``: it takes so many batches of each epoch, and names the next one."""
-    make = LOADERS.get(kind, lambda: DataLoader(Passing(), 4))
-
-    def run(start: int, state: Any = None) -> Iterator[tuple[list[int], Any]]:
-        torch.manual_seed(0)
-        data: Handed[Any] = Handed(make())
-        if state is not None:
-            data.load_state_dict(state)
-        for epoch in range(start, EPOCHS):
-            data.set_epoch(epoch)
-            for _, batch in zip(range(1), data):
-                kept = data.state_dict()
-                found = list(map(int, batch))
-            yield found, data.state_dict() if after else kept
-
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = list(run(0))
-        for epoch, (_, state) in enumerate(found[:-1], 1):
-            assert [batch for batch, _ in run(epoch, state)] == [batch for batch, _ in found[epoch:]], epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,29 +158,33 @@ def test_L6_a_position_that_cannot_be_saved_is_no_other_one() -> None:
 
 
 class Noted(IterDataPipe[int]):
-    """Tells a function, which all copies share."""
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self.tell = tell
+    def __init__(self, closed: list[str]) -> None:
+        self.closed = closed
 
     def __iter__(self) -> Iterator[int]:
         try:
             yield from range(10)
         finally:
-            self.tell()
+            self.closed.append("closed")
+
+
+class Seen:
+    """Appends to a list that private copies of a node share."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def append(self, name: str) -> None:
+        self.names.append(name)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_L6_all_inputs_of_all_shards_are_closed_where_one_raises(shards: int) -> None:
-    seen: list[str] = []
-
-    def tell() -> None:
-        seen.append("closed")
-
-    graph = FailsToClose(Noted(tell)).zip(Noted(tell)).sharding_filter().zip(Noted(tell).sharding_filter())
+    seen: Any = Seen()
+    graph = FailsToClose(Noted(seen)).zip(Noted(seen)).sharding_filter().zip(Noted(seen).sharding_filter())
     loader: DataLoader2[Any] = make_loader(graph, make_service(None, shards))
     with pytest.raises(OSError, match="disk full"), loader:
         stream = iter(loader)
         for _ in range(shards):
             next(stream)
-    assert seen == ["closed"] * 3 * shards
+    assert seen.names == ["closed"] * 3 * shards

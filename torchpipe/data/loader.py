@@ -335,10 +335,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         order, samplers, dataset = loaded.order or {}, self._samplers, (loaded.batches or {}).get("dataset")
         if self._epochs.begun:  # it was looked at
             self._take_up(loaded, again=True)
-        if not self.distributed and "start" in order:
+        further = order.get("asked", 0) + order.get("ended", False) > loaded.handed_out
+        if not self.distributed and "start" in order and (further or not samplers.are_torchs):
             left = begin_order(samplers, saved=(order, loaded.delivered), moves=loaded.now is None)
             left.rewind(loaded.handed_out)
-            left.settle(loaded.delivered)
         if dataset is not None:
             load_into(self._plain_dataset(), dataset)
         lanes = lanes_behind(self, loaded) if self._is_iterable else None

@@ -11,27 +11,32 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
+from inspect import isroutine
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from torch.nn import Module
+from torch.utils.data import Dataset
+
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
-from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.node.announce import REPLAYS, announce_replays, warn_user
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
-from torchpipe.node.own_copy import OwnCopy
 from torchpipe.node.tolerance import forget
 from torchpipe.node.traits import (
     DataPipe,
     goes_on,
     has_assumption,
     is_node,
+    is_ours,
+    private_copy,
     reads_shared,
     walk,
+    with_inputs,
     yields_new_tensors,
 )
 from torchpipe.node.users_code import runs_users_code
@@ -477,10 +482,19 @@ class ShardGraphs:
 
 
 def _copies(branches: tuple[DataPipe, ...]) -> tuple[DataPipe, ...]:
-    """Copies of the nodes, joined as these are, and of what they hold, but for what is to be used in place."""
-    wrappers = (node for branch in branches for node in walk(branch) if isinstance(node, IterableWrapper))
-    own = OwnCopy(*branches, replace=None, in_place=[node.iterable for node in wrappers if not node.deepcopy])
-    return tuple(map(own.of, branches))
+    """Copies of the nodes, joined as these are, with copies of the objects of the user's that they call."""
+    made: dict[int, DataPipe] = {}
+
+    def copied(node: DataPipe) -> DataPipe:
+        if id(node) not in made:
+            clone: DataPipe = with_inputs(node, copied, private=not is_ours(type(node).__module__))
+            for name, value in list(vars(clone).items()):
+                if callable(value) and hasattr(value, "__dict__") and not isinstance(value, type | Module | Dataset):
+                    vars(clone)[name] = value if isroutine(value) else private_copy(value)
+            made[id(node)] = clone
+        return made[id(node)]
+
+    return tuple(map(copied, branches))
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:

@@ -8,8 +8,7 @@ from typing import Any
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.graph.plan import Plan
 from torchpipe.graph.rewrite import replace_nodes, rewrite
-from torchpipe.node.own_copy import OwnCopy
-from torchpipe.node.traits import DataPipe, Division, divides, division
+from torchpipe.node.traits import DataPipe, Division, divides, division, with_inputs
 
 __all__ = ["total_length"]
 
@@ -56,7 +55,7 @@ def _for_shard(root: DataPipe, shares: dict[Division, tuple[int, int]]) -> DataP
         if not callable(getattr(type(node), "apply_sharding", None)):
             parts, part = shares[division(node)]
             return _Sized(len(range(part, len(node), parts)))  # type: ignore[abstract]
-        private = OwnCopy(node).of(node)
+        private = with_inputs(node, lambda item: item, private=True)
         group = getattr(node, "sharding_group_filter", None)
         private.apply_sharding(*shares[division(node)], *([] if group is None else [group]))
         return private  # type: ignore[no-any-return]

@@ -26,8 +26,8 @@ class Handed(Generic[T]):
     """Iterates a loader of torchpipe's, or the one that a function makes when it is first needed.
 
     A pass begins with its first ``next()``, in the epoch that :meth:`set_epoch` has named by then. ``unused()`` is the
-    number of batches that the trainer takes before it trains on the one before, 0 or 1, and stays so in a pass: one in
-    which it is 1 asks the loader for a state before every batch. The state is one for all ranks, made by a collective
+    number of batches that the trainer has taken and not trained on, 0 or 1; a pass whose length is not known, in which
+    it may be 1, asks the loader for a state before every batch. The state is one for all ranks, made by a collective
     where that is needed.
     """
 
@@ -73,7 +73,7 @@ class Handed(Generic[T]):
 
     def _pass(self) -> Iterator[T]:
         self._batches = batches = self._begin()
-        looks_ahead = self._unused_now is not None and self._unused_now() > 0
+        looks_ahead = self._unused_now is not None and not self.counts
         while True:
             if looks_ahead:
                 self._before = own_state(self.loader)
@@ -98,6 +98,11 @@ class Handed(Generic[T]):
             return False
 
     @property
+    def counts(self) -> bool:
+        """True if the pass at work can say which batch is its last: not with a state of another number of ranks."""
+        return self.sized and not self._first
+
+    @property
     def delivered(self) -> int:
         """The number of batches, in the loaded state, of the epoch that the next pass goes on with; 0 at its end."""
         saved = self._loaded
@@ -106,6 +111,11 @@ class Handed(Generic[T]):
     def _is_at_end(self, batches: int) -> bool:
         """True if so many batches are a whole epoch, by the loader's length."""
         return self.sized and batches >= len(self.loader)
+
+    @property
+    def at_end(self) -> bool:
+        """True if the batch that was taken last is the epoch's last one, by the loader's length."""
+        return self._first + self._taken >= len(self.loader)
 
     def _unused(self) -> int:
         return 0 if self._ended or self._before is None or self._unused_now is None else self._unused_now()
@@ -134,8 +144,11 @@ class Handed(Generic[T]):
                 f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}: are they of two "
                 "checkpoints? Load both from the same one, or begin a new run without the loader's state"
             )
-        if isinstance(loader, DataLoader) and self._is_at_end(delivered):  # as in the run, which came to its end
-            next(iter(loader), None)
+        if isinstance(loader, DataLoader):  # its generators go on as in the run that ended this epoch, or gave it up
+            rest = iter(loader)
+            if self._is_at_end(delivered):
+                next(rest, None)
+            del rest
         loader.set_epoch(wanted)
         return iter(loader)
 

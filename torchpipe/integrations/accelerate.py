@@ -31,7 +31,7 @@ def prepare(
     Raises: TypeError for what is no loader of torchpipe's.
     """
     moves = accelerator.device_placement if device_placement is None else device_placement
-    prepared = PreparedLoader(accelerator, Counted(loader, unused=lambda: 1), moves)
+    prepared = PreparedLoader(accelerator, Counted(loader, unused=lambda: prepared.holds), moves)
     accelerator.register_for_checkpointing(prepared)
     return prepared
 
@@ -39,13 +39,13 @@ def prepare(
 class PreparedLoader(DataLoaderStateMixin):
     """Yields the batches of the next epoch; see :func:`prepare`. Samplers with ``set_epoch`` are told the epoch.
 
-    ``end_of_dataloader`` is true while the epoch's last batch is trained on: a batch is taken ahead to know that, since
-    a length may be an estimate, and the state does not count it. ``remainder`` is not known (-1):
-    ``gather_for_metrics`` drops nothing.
+    ``end_of_dataloader`` is true while the epoch's last batch is trained on; without a length, a batch is taken ahead
+    to know that, which the state does not count. ``remainder`` is not known (-1): ``gather_for_metrics`` drops nothing.
     """
 
     def __init__(self, accelerator: Accelerator, counted: Counted[Any], moves: bool) -> None:
         self.gradient_state = GradientState()
+        self.holds = 0  # batches that have been taken ahead
         self._accelerator = accelerator
         self._counted = counted
         self._moves = moves
@@ -63,6 +63,7 @@ class PreparedLoader(DataLoaderStateMixin):
         return len(self._counted)
 
     def __iter__(self) -> Iterator[Any]:
+        self.holds = 0
         batches = iter(self._counted)
         self.begin()
         try:
@@ -74,10 +75,15 @@ class PreparedLoader(DataLoaderStateMixin):
     def _marking_the_last(self, batches: Iterator[Any]) -> Iterator[Any]:
         batch = next(batches, _NONE)
         while batch is not _NONE:
-            following = next(batches, _NONE)
-            self.end_of_dataloader = following is _NONE
+            following = _NONE
+            if self._counted.counts:
+                self.end_of_dataloader = self._counted.at_end
+            else:
+                following = next(batches, _NONE)
+                self.end_of_dataloader = following is _NONE
+                self.holds = int(following is not _NONE)
             yield batch
-            batch = following
+            batch = next(batches, _NONE) if following is _NONE else following
 
     @property
     def dataset(self) -> Any:

@@ -410,15 +410,13 @@ class Context:
         leaf = self.substitutes.get(id(node))
         if leaf is not None:
             return leaf(self)
-        if _way_to_iterate(node) == "__iter__":
-            iterator: NodeIterator[Any] = ReplayIterator(node, self)
-        else:
-            private, context, functions = for_pass(node, self)
-            iterator = private.iterate(context)
-            if not isinstance(iterator, NodeIterator):
-                raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
-            refuse_taken_attributes(iterator)
-            iterator.take_over(functions)
+        way = _way_to_iterate(node)
+        private, context, functions = for_pass(node, self, is_torchs=way == "__iter__")
+        iterator = ReplayIterator(private, context) if way == "__iter__" else private.iterate(context)
+        if not isinstance(iterator, NodeIterator):
+            raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
+        refuse_taken_attributes(iterator)
+        iterator.take_over(functions)
         self.let_draw_alike(iterator, node)
         return iterator
 

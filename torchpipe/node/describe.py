@@ -1,5 +1,4 @@
-"""The description of a value, in words: for telling whether two graphs, or two functions, are the same. Runs in every
-process.
+"""A value in words: for telling whether two graphs, or two functions, are the same. Runs in every process.
 
 ``describe`` counts everything. Numbers, texts, enums, dtypes and patterns count as they are; containers, dataclasses,
 arrays, tensors and expressions by all that they hold; functions by their names and by what is bound to them: arguments

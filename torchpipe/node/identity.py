@@ -96,8 +96,7 @@ class Identity:
         return hashlib.sha256(repr(self.common).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def difference(self, saved: Any, *, of_this_rank: bool = True) -> str | None:
-        """The first difference from ``saved``, which :meth:`to_plain` gave; None if they are alike, or nothing was
-        saved.
+        """The first difference from ``saved``, which :meth:`to_plain` gave; None without one, or if nothing was saved.
 
         Raises: StateError for what it cannot have given.
         """

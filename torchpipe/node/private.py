@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.errors import add_note
 from torchpipe.node.containers import PLAIN, found_in, replaced_in
 from torchpipe.node.iterator import is_stateful
-from torchpipe.node.own_copy import OwnCopy
 from torchpipe.node.traits import (
     DataPipe,
     Division,
@@ -25,86 +24,53 @@ from torchpipe.node.traits import (
     node_name,
     replaced_in_node,
     traits_of,
+    with_inputs,
 )
 from torchpipe.randomness.seeds import derive_seed
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
 
-__all__ = ["for_pass", "has_state", "own_copy", "own_for_pass", "own_functions", "with_state"]
+__all__ = ["for_pass", "has_state", "own_functions", "with_state"]
 
 
-def for_pass(node: DataPipe, context: Context) -> tuple[Any, Context, list[Any]]:
+def for_pass(node: DataPipe, context: Context, *, is_torchs: bool) -> tuple[Any, Context, list[Any]]:
     """``node`` itself where nothing in it changes during a pass, else a copy of it; the context in which the copy has
     the node's place; and the copied functions, in the order of the node's attributes.
+
+    Torch's protocols are honoured: ``apply_sharding`` is called on the copy unless the class divides by itself, and
+    ``set_seed`` unless its class says what ``seeded`` is. ``is_torchs``: its own ``__iter__`` runs, which does neither.
     """
-    tell = _messages_for(node, context, is_torchs=False)
-    if tell:
-        own = own_copy(node)
-        private, functions = own.of(node), [own.of(fn) for fn in _functions_of(node)]
-    else:
-        private, functions = own_functions(node)
+    traits = traits_of(node)
+    divide = not context.divided_by_torch and _own_method(node, "apply_sharding") and (is_torchs or not traits.divides)
+    seed = _own_method(node, "set_seed") and (is_torchs or getattr(node, "seeded", None) is None)
+    private, functions = own_functions(node)
+    if divide or seed:
+        private = with_inputs(private, lambda item: item, private=True)
     if private is node:
         return node, context, functions
-    for say in tell:
-        say(private)
+    if divide:
+        _tell_shard(private, node, context)
+    if seed:
+        private.set_seed(derive_seed(*context.stream_key(node)) >> 1)  # torch's nodes take 63 bits
     return private, replace(context, graph=context.graph.with_copy(private, node)), functions
-
-
-def own_for_pass(node: DataPipe, context: Context, bind: Callable[[DataPipe], DataPipe]) -> tuple[OwnCopy, list[Any]]:
-    """The copy that a node's own ``__iter__`` runs on, whose inputs went through ``bind``; the copied functions."""
-    own = own_copy(node, bind)
-    for say in _messages_for(node, context, is_torchs=True):
-        say(own.of(node))
-    return own, [own.of(fn) for fn in _functions_of(node)]
-
-
-def own_copy(node: DataPipe, replace: Callable[[DataPipe], DataPipe] = lambda item: item) -> OwnCopy:
-    """Raises: whatever copying a function that has state raises."""
-    return _copies(node, node, replace=replace, whole=_functions_of(node))
-
-
-def _messages_for(node: DataPipe, context: Context, *, is_torchs: bool) -> list[Callable[[Any], None]]:
-    """The calls of a pass to its copy, by torch's protocols: ``apply_sharding``, unless the class divides by itself,
-    and ``set_seed``, unless its class says what ``seeded`` is. ``is_torchs``: its own ``__iter__`` does neither.
-    """
-    divided = context.divided_by_torch or not (is_torchs or not traits_of(node).divides)
-    told: list[Callable[[Any], None]] = []
-    if _has_method(node, "apply_sharding") and not divided:
-        told.append(lambda private: _tell_shard(private, node, context))
-    if _has_method(node, "set_seed") and (is_torchs or getattr(node, "seeded", None) is None):
-        seed = derive_seed(*context.stream_key(node)) >> 1  # torch's nodes take 63 bits
-        told.append(lambda private: private.set_seed(seed))
-    return told
 
 
 def own_functions(node: DataPipe) -> tuple[Any, list[Any]]:
     """``node`` with copies of the functions that have state, or itself if it has none; and the copies."""
-    found = _functions_of(node)
-    if not found:
+    copies: dict[int, Any] = {}
+    for value in vars(node).values():
+        if type(value) not in PLAIN:
+            for fn in with_state(value):
+                if id(fn) not in copies:
+                    copies[id(fn)] = _copy(fn, node)
+    if not copies:
         return node, []
-    own = _copies(node, whole=found)
-    copies = {id(fn): own.of(fn) for fn in found}
 
     def copied(fn: Any) -> Any:
         return copies[id(fn)] if id(fn) in copies else _with_others(fn, copied)
 
     return replaced_in_node(node, _is_followed, copied), list(copies.values())
-
-
-def _functions_of(node: DataPipe) -> list[Any]:
-    """The functions that have state, each once, in the order of the node's attributes."""
-    found = (fn for value in vars(node).values() if type(value) not in PLAIN for fn in with_state(value))
-    return list({id(fn): fn for fn in found}.values())
-
-
-def _copies(node: DataPipe, *roots: Any, whole: list[Any], **options: Any) -> OwnCopy:
-    try:
-        return OwnCopy(*roots, whole=whole, **options)
-    except Exception as error:  # objects refuse in many ways
-        names = ", ".join(map(callable_name, whole))
-        add_note(error, f"torchpipe: {names} of {node_name(node)} has state, so each pass needs a copy of it")
-        raise
 
 
 def with_state(value: Any) -> Iterator[Any]:
@@ -153,6 +119,16 @@ def _with_others(fn: functools.partial[Any], replace: Callable[[Any], Any]) -> f
     return made
 
 
+def _copy(fn: Any, node: DataPipe) -> Any:
+    try:
+        return copy.deepcopy(fn)
+    except Exception as error:  # objects refuse in many ways
+        add_note(
+            error, f"torchpipe: {callable_name(fn)} of {node_name(node)} has state, so each pass needs a copy of it"
+        )
+        raise
+
+
 def _tell_shard(private: Any, node: DataPipe, context: Context) -> None:
     among = division(node)
     group = () if among is Division.BOTH else (getattr(node, "sharding_group_filter", None),)
@@ -161,5 +137,6 @@ def _tell_shard(private: Any, node: DataPipe, context: Context) -> None:
         private.apply_sharding(parts, part, *group)
 
 
-def _has_method(node: Any, name: str) -> bool:
-    return inspect.isfunction(getattr(type(node), name, None))
+def _own_method(node: Any, name: str) -> Callable[..., Any] | None:
+    method = getattr(type(node), name, None)
+    return getattr(node, name) if inspect.isfunction(method) else None

@@ -18,9 +18,7 @@ from torchpipe.node.ends import stream_of
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.kept import Kept
-from torchpipe.node.private import own_for_pass
-from torchpipe.node.protocol import NodeProtocol
-from torchpipe.node.traits import DataPipe, node_name
+from torchpipe.node.traits import DataPipe, node_name, with_inputs
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -105,18 +103,13 @@ class ReplayIterator(NodeIterator[Any]):
         self._loaded: dict[str, Any] = {"count": 0}
         self._bound: list[BoundInput] = []
         self._iterator: Iterator[Any] | None = None
-        self._own, functions = own_for_pass(node, context, self._bind)
-        self._copy = self._own.of(node)
-        self.take_over(functions)
+        self._copy = with_inputs(node, self._bind, private=True)
         # Those of torch's, and others that are told a seed, begin each epoch anew by that
         takes_seed = type(node).__module__.startswith(("torch.", "torchdata.")) or hasattr(node, "set_seed")
         self._kept = (
             None if takes_seed else Kept(self._copy, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
         )
         self._copy.__dict__[BOUND] = self._with_copy(context)
-        # As torch's hook does before each iter(), which the classes that derive from its own still have
-        kind, base = cast("Any", type(node)), cast("Any", TorchIterDataPipe)
-        self._resets = isinstance(node, NodeProtocol) and kind.reset is not base.reset
         context.shared.replays.append(self)
 
     def _with_copy(self, context: Context) -> Context:
@@ -135,8 +128,6 @@ class ReplayIterator(NodeIterator[Any]):
 
     def _open(self) -> Iterator[Any]:
         if self._iterator is None:
-            if self._resets and "user" not in self._loaded:
-                self._copy.reset()
             self._iterator = stream_of(self._copy)
         return self._iterator
 
@@ -168,14 +159,9 @@ class ReplayIterator(NodeIterator[Any]):
             iterator = self._open()
         if again:
             self._replay(iterator)
-        looked = False
         while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
-            if not looked:
-                looked = True
-                self._own.tell_of_data()
             self.count += 1
             yield item
-        self._own.tell_of_data()
         self._ended = True
         if self._kept is not None:
             self._kept.tell_of_changes(node_name(self.node))

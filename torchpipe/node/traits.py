@@ -1,4 +1,4 @@
-"""The questions that any node answers, torchpipe's own or one derived from torch's classes: inputs, name, copies.
+"""The questions that any node answers, torchpipe's own or one derived from torch's: inputs, name, a private copy.
 
 Runs in every process.
 
@@ -8,13 +8,19 @@ these declared attributes, never by pickling.
 
 from __future__ import annotations
 
+import collections
+import copy
 import enum
 import functools
+import random
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
 
 from torchpipe.compat.torch_datapipes import (
     SHARDING_PRIORITIES,
@@ -42,6 +48,7 @@ __all__ = [
     "named_inputs",
     "node_name",
     "pairs",
+    "private_copy",
     "reads",
     "reads_late",
     "reads_shared",
@@ -363,14 +370,41 @@ def check_single_division(nodes: Iterable[DataPipe], before: Division = Division
         divided_by[id(node)] = above | dict.fromkeys(division(node), node_name(node))
 
 
-def with_inputs(node: Any, replace: Callable[[DataPipe], DataPipe]) -> Any:
-    """A copy of ``node`` whose inputs went through ``replace``; ``node`` itself is left as it is."""
-    return replaced_in_node(node, is_node, replace)
+_COPIED = (list, dict, set, bytearray, collections.deque, random.Random)
 
 
-def replaced_in_node(node: Any, wanted: Callable[[Any], bool], replace: Callable[[Any], Any]) -> Any:
+def with_inputs(node: Any, replace: Callable[[DataPipe], DataPipe], *, private: bool = False) -> Any:
+    """A copy of ``node`` whose inputs went through ``replace``; ``node`` itself is left as it is.
+
+    ``private`` also copies the containers and generators it holds, for nodes that keep their state in themselves.
+    """
+    return replaced_in_node(node, is_node, replace, private=private)
+
+
+def replaced_in_node(
+    node: Any, wanted: Callable[[Any], bool], replace: Callable[[Any], Any], *, private: bool = False
+) -> Any:
     """A copy of ``node`` in which all that is ``wanted``, in its attributes and in containers there, is replaced."""
     clone = object.__new__(type(node))
     for name, value in vars(node).items():
-        clone.__dict__[name] = replaced_in(value, wanted, replace)
+        value = replaced_in(value, wanted, replace)
+        clone.__dict__[name] = _own(value) if private else value
     return clone
+
+
+def private_copy(value: Any) -> Any:
+    """A copy of an object of the user's with containers and generators of its own; itself if it cannot be copied."""
+    try:
+        clone = copy.copy(value)
+        vars(clone).update({name: _own(part) for name, part in vars(value).items()})
+    except Exception:  # objects refuse in many ways
+        return value
+    return clone
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, _COPIED):
+        return copy.copy(value)
+    if isinstance(value, torch.Generator):
+        return value.clone_state()
+    return copy.deepcopy(value) if isinstance(value, np.random.Generator | np.random.RandomState) else value

@@ -12,11 +12,10 @@ import mmap
 import os
 import pickle
 import tempfile
-import weakref
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-__all__ = ["Spans", "anonymous_file", "dump_with_buffers", "is_own", "load_mapped", "write_file"]
+__all__ = ["Spans", "anonymous_file", "dump_with_buffers", "load_mapped", "write_file"]
 
 _ALIGNMENT = 64
 
@@ -74,18 +73,8 @@ def write_file(name: str, parts: Iterable[memoryview]) -> tuple[int, Spans]:
     return fd, tuple(spans)
 
 
-_own: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-
-
-def is_own(memory: Any) -> bool:
-    """True for a mapping of :func:`load_mapped`: nobody else sees what is written there."""
-    return isinstance(memory, mmap.mmap) and memory in _own
-
-
 def load_mapped(fd: int, spans: Spans) -> Any:
     """The object, a new one. What could be written to before can be again; what is loaded outlives the descriptor."""
-    own = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
-    _own.add(own)
-    mapped = memoryview(own)
+    mapped = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
     pickled, *buffers = (mapped[start : start + size] for start, size in spans)
     return pickle.loads(pickled, buffers=buffers)

@@ -27,6 +27,7 @@ MOST_KEPT = 1000 << 10  # bytes: a list of 100,000 numbers, or 10,000 names of f
 _SAMPLED = 64  # items
 _FEW = 64  # objects in one container: these are followed, however much they hold
 _OBJECT = 96  # bytes
+_CONTAINER = 32  # bytes, beside its entries: of one that can be changed
 
 _NUMBERS = frozenset({bool, int, float, type(None)})
 _ATOMS = _NUMBERS | {str, bytes}
@@ -57,7 +58,7 @@ def is_larger(value: Any, nbytes: int) -> bool:
             return True
         elif isinstance(item, CONTAINERS):
             count, held = entries_of(item)
-            taken += 8 * count
+            taken += 8 * count + (0 if isinstance(item, tuple) else _CONTAINER)
             if taken <= nbytes:
                 waiting += [(part, count > _FEW) for part in held if type(part) not in _NUMBERS]
         elif kind not in _NUMBERS and not isinstance(item, _CODE):

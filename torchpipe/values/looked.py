@@ -25,8 +25,10 @@ from torchpipe.values.pictures import (
     NAMED,
     Memories,
     Picture,
+    by_attributes,
     encoded,
     is_constant,
+    is_of_machine,
     is_same,
     name_of,
     picture_of,
@@ -143,9 +145,7 @@ class Looked:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def look(self, *, at_large: bool = True) -> dict[int, Node]:
-        """The present objects, by their ids. Not ``at_large``: large lists and arrays are taken to be as they were
-        last.
-        """
+        """The present objects, by id. Not ``at_large``: large lists and arrays are taken to be as they were last."""
         found: dict[int, Node] = {}
         memories = Memories(self.memories) if self.made else self.memories
         waiting: deque[tuple[Any, Node | None, Any]] = deque(
@@ -175,7 +175,21 @@ class Looked:
         return found
 
     def picture_of(self, value: Any, memories: Memories) -> Picture:
-        picture = picture_of(value, memories)
+        """The picture of ``value``; if it cannot be asked, of its identity alone. Holders of data that pickle new
+        objects each time they are asked (tables, say) are followed by their attributes.
+        """
+        try:
+            picture = picture_of(value, memories)
+            if (
+                self._at_most is not None
+                and picture.kind == "object"
+                and not is_same(picture, picture_of(value, memories))
+            ):
+                picture = by_attributes(value)
+        except RecursionError:
+            raise
+        except Exception:  # objects refuse in many ways
+            return Picture("opaque")
         if picture.kind in ("array", "tensor") and self.is_data(picture.parts[0]):
             return encoded(value, str(value.dtype), "")  # a small view of data
         return picture
@@ -244,12 +258,18 @@ class Looked:
         found = [
             (node.steps()[0][1], f"{node.path()} ({type(node.value).__name__})")
             for node in self.look(at_large=False).values()
-            if node.parent is not None and node.label != "()" and self._is_lost(node, node.parent)
+            if node.parent is not None and node.label != "()" and self._is_lost(node, node.parent) and self._tells(node)
         ]
         if (far := self.beyond) is not None:
             text = f"what is further away than the nearest {_MOST_OBJECTS:,} objects, as in {far.path()}"
             found.append((far.steps()[0][1], text))
         return found
+
+    def _tells(self, node: Node) -> bool:
+        """False for what belongs to the process (files, locks, connections), which datasets open as they are read."""
+        picture, kind = node.picture, type(node.value)
+        refused = picture.fixed[0] == "held" if picture.kind == "object" else picture.kind in ("held", "code", "opaque")
+        return self._at_most is None or not refused or (hasattr(kind, "__next__") and not is_of_machine(kind))
 
     def _is_lost(self, node: Node, parent: Node) -> bool:
         if id(node.value) in self.made:

@@ -40,6 +40,7 @@ __all__ = [
     "Memories",
     "Memory",
     "Picture",
+    "by_attributes",
     "encoded",
     "is_constant",
     "is_of_machine",
@@ -346,18 +347,18 @@ def _by_reduce(value: Any) -> Picture:
         dataclasses.is_dataclass(kind)
         and getattr(getattr(kind, "__setstate__", None), "__module__", "") == "dataclasses"
     ):
-        return _by_attributes(value, "new")  # which is what those with slots get of dataclasses, as lists
+        return by_attributes(value, "new")  # which is what those with slots get of dataclasses, as lists
     try:
         reduced = _reduced(value)
     except RecursionError:
         raise
     except Exception:  # pickle refuses it, in whatever words
-        return _by_attributes(value)
+        return by_attributes(value)
     if isinstance(reduced, str):
         return Picture("code", f"{kind.__module__}:{reduced}")
     function, args, state, items, pairs = (*reduced, None, None, None)[:5]
     if len(reduced) > 5 and reduced[5] is not None:  # a function that sets the state
-        return _by_attributes(value)
+        return by_attributes(value)
     how = "call"
     if function is _NEW:
         how, function, args = "new", args[0], args[1:]
@@ -385,7 +386,7 @@ def _reduced(value: Any) -> Any:
 
 def _state_of(value: Any, state: Any) -> tuple[str, list[str], list[Any]]:
     """(the form, names in it, values): ``attributes`` are set as such, all else goes to ``__setstate__``."""
-    own = hasattr(value, "__setstate__")
+    own = hasattr(type(value), "__setstate__")
     if state is None and not hasattr(value, "__dict__"):
         return "none", [], []
     if own:
@@ -401,7 +402,7 @@ def _state_of(value: Any, state: Any) -> tuple[str, list[str], list[Any]]:
     return ATTRIBUTES, list(found), list(found.values())
 
 
-def _by_attributes(value: Any, how: str = "held") -> Picture:
+def by_attributes(value: Any, how: str = "held") -> Picture:
     found = dict(attributes_of(value))
     if how == "held" and not found:
         return Picture("opaque")

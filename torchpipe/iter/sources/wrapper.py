@@ -23,8 +23,8 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.ends import stream_of
 from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.node.kept import Kept
-from torchpipe.node.own_copy import OwnCopy
 from torchpipe.node.own_generators import OwnGenerators
+from torchpipe.node.traits import private_copy
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper"]
@@ -113,16 +113,16 @@ def _is_indexed(value: Any) -> bool:
     return not hasattr(kind, "__iter__") and hasattr(kind, "__len__") and not isinstance(value, Mapping)
 
 
-def _own_copy(value: Any, *, whole: bool) -> OwnCopy:
+def _private(value: Any) -> Any:
     try:
-        return OwnCopy(value, whole=[value] if whole else ())
+        return copy.deepcopy(value)
     except Exception as error:  # objects refuse in many ways
         warn_user(
             f"IterableWrapper cannot copy its {type(value).__name__} ({type(error).__name__}: {error}): all passes "
             "share it, and two at a time disturb each other",
             UserWarning,
         )
-        return OwnCopy()
+        return value
 
 
 def _is_users(value: Any) -> bool:
@@ -237,14 +237,11 @@ class _IterableIterator(NodeIterator[T]):
         super().__init__(node, context)
         self.position = 0
         self._stateful = is_stateful(node.iterable)
-        self._iterable: Any = node.iterable
-        self._own: OwnCopy | None = None
+        self._iterable: Any = _private(node.iterable) if self._stateful and node.deepcopy else node.iterable
         self._kept: Kept | None = None  # of a pass's own
-        if node.deepcopy and (self._stateful or _is_users(node.iterable)):
-            self._own = _own_copy(node.iterable, whole=self._stateful)
-            self._iterable = self._own.of(node.iterable)
-            if not self._stateful:
-                self._kept = Kept(self._iterable, at_most=8)
+        if node.deepcopy and not self._stateful and _is_users(node.iterable):
+            self._iterable = private_copy(node.iterable)
+            self._kept = Kept(self._iterable, at_most=8)
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False
@@ -318,16 +315,10 @@ class _IterableIterator(NodeIterator[T]):
             if on_again is not None:
                 on_again()
         deep = self.node.deepcopy and not self._stateful and self.node._once is None
-        looked = False
         while (item := next(self._iterator, _END)) is not _END:  # not for: another iter() might set it back
-            if self._own is not None and not looked:
-                looked = True
-                self._own.tell_of_data()
             self.position += 1
             yield copy_item(item) if deep else item
         self._ended = True
-        if self._own is not None:
-            self._own.tell_of_data()
         if self._kept is not None:
             self._kept.tell_of_changes(f"the iterable {type(self._iterable).__name__}")
 

@@ -11,8 +11,7 @@ from typing import Any
 from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.graph.rewrite import rewrite
 from torchpipe.node.functional import lookup
-from torchpipe.node.own_copy import OwnCopy
-from torchpipe.node.traits import DataPipe, is_node, node_name, walk
+from torchpipe.node.traits import DataPipe, is_node, node_name, walk, with_inputs
 
 __all__ = ["Adapter", "CacheTimeout", "Shuffle"]
 
@@ -51,7 +50,7 @@ class Shuffle(Adapter):
     def _switch(self, node: DataPipe) -> DataPipe:
         if not _shuffles(node):
             return node
-        changed = OwnCopy(node).of(node)
+        changed = with_inputs(node, lambda item: item, private=True)
         changed.set_shuffle(self.enable)
         return changed  # type: ignore[no-any-return]
 
@@ -72,7 +71,7 @@ class CacheTimeout(Adapter):
     def _set(self, node: DataPipe) -> DataPipe:
         if not callable(getattr(type(node), "set_timeout", None)):
             return node
-        changed = OwnCopy(node).of(node)
+        changed = with_inputs(node, lambda item: item, private=True)
         changed.set_timeout(self.timeout)
         return changed  # type: ignore[no-any-return]
 
