@@ -175,7 +175,7 @@ class Epochs(Generic[P]):
         self.go_back(form)
 
     def go_back(self, form: Fresh | Loaded[P]) -> None:
-        """Let the next ``iter()`` begin ``form`` again, of which no more than a look was taken."""
+        """Let the next ``iter()`` begin ``form``, of which no more than a look was taken."""
         self.form, self.begun = form, False
 
     def next(self, things: str) -> Fresh | Loaded[P]:

@@ -93,7 +93,7 @@ class Order(ABC):
         """
 
     def key(self, number: int) -> int:
-        """The number in the random streams of batch ``number``: its own, among those of all ranks if there are."""
+        """The key of the random streams of batch ``number``: its number, among those of all ranks if there are."""
         return number
 
     def forget_before(self, number: int) -> None:
@@ -294,7 +294,7 @@ class _Asked:
 
 
 class _Sampled(Order):
-    """The order of any sampler: by its state, or by running it again. Batches beyond it wait in ``_queue``."""
+    """The order of any sampler, by its state, or by running it again. Batches past its position wait in ``_queue``."""
 
     def __init__(
         self,

@@ -154,7 +154,7 @@ class RankedSampler(DistributedSampler[Any]):
             asked(epoch)
 
     def forget_row(self) -> None:
-        """Begin a run here: windows are planned for ranks that have ``row`` samples in a step."""
+        """Set ``row`` as a run begins: windows are planned for ranks that have ``row`` samples in a step."""
         self.row = (None if self.balance is None else self.balance.row) or self.batch_size
 
     def kept(self) -> dict[str, Any]:
