@@ -97,27 +97,35 @@ class WorkersOwn(IterDataPipe[Any]):
         self.workers = workers
         self.as_torch = as_torch
         self.base_seed = base_seed
-        self._ran: tuple[tuple[int, int], bytes] | None = None  # here, the last pass: what it left at its first item
 
     def assumption(self) -> Saved:
         """The values that the dataset keeps now."""
         return [] if self.kept is None else self.kept.now()
 
-    def note_first(self, context: Context) -> None:
-        """A pass has given its first item."""
-        self._ran = (context.seed, context.epoch), encode(self.assumption())
+    def left(self) -> Saved:
+        """What the dataset keeps now, where a pass is over and the next one may begin: what changes it until then, the
+        user does.
+        """
+        assumption = self.assumption()
+        if self.kept is not None:
+            self.kept.left = encode(assumption)
+        return assumption
 
     def begins_again(self, seed: int, epoch: int) -> bool:
-        if self._ran == ((seed, epoch), encode(self.assumption())):
+        """False where that pass was run here: the dataset stands where it was left, and is the user's to change."""
+        kept = self.kept
+        if kept is not None and kept.ran == (seed, epoch):
             return False
-        if self.kept is not None:
-            put(self.kept, [], compares=False)
+        if kept is not None:
+            put(kept, [], compares=False)
         return True
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
-        assumed = context.shared.assumed.get(context.node_id(self))
-        if assumed is not None and self.kept is not None:
-            put(self.kept, assumed)
+        assumed, kept = context.shared.assumed.get(context.node_id(self)), self.kept
+        if kept is not None:
+            if assumed is not None and (kept.left is None or kept.left != encode(assumed)):
+                put(kept, assumed)
+            kept.ran, kept.left = (context.seed, context.epoch), None
         return _OwnIterator(self, context, self.datapipe)
 
 
@@ -184,7 +192,6 @@ class _OwnIterator(NodeIterator[Any]):
                 return
             if first:
                 first = False
-                node.note_first(context)
                 if looks:
                     self._tell_if_read_whole()
             yield item

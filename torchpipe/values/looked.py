@@ -106,6 +106,9 @@ class Looked:
         self._begin()
 
     def _begin(self) -> None:
+        # In this process: seed and epoch of the pass that used the owners last, and what it left when it was over
+        self.ran: tuple[int, int] | None = None
+        self.left: bytes | None = None
         self.memories = Memories()
         self.told = False  # by who has told what is lost
         self.beyond: Node | None = None  # holds what is too far away to be followed
