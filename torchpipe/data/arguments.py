@@ -1,4 +1,4 @@
-"""What is refused of a ``DataLoader``'s arguments beyond what torch's loader refuses. Runs in the user's process."""
+"""The checks of a ``DataLoader``'s arguments beyond those of torch's loader. Runs in the user's process."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _MOST_AHEAD = 4096  # batches that are dealt to a worker and not back
 
 
 def lane_cursors(lanes: int, saved: list[Any] | None) -> list[Cursor]:
-    """Where each worker begins: at the start, or, of one that has a state of its own, where its cursor stands."""
+    """The start of each worker: that of the epoch, or, of one that has a state of its own, its cursor."""
     if saved is None:
         return [Cursor()] * lanes
     cursors = [cursor for item in saved if (cursor := Cursor.from_state(item)) is not None]
@@ -65,7 +65,7 @@ def ending_what_fails(workers: Dealing, *, keeps: bool) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Delivered:
-    """What has been handed out. Replaced as a whole: an interrupt finds that of before a batch, or of after it.
+    """The batches that have been handed out. Replaced as a whole: an interrupt finds these before a batch, or after it.
 
     ``number``: batches before which all are past; ``done``: those from there on that are; of workers with states, the
     ``cursors``, and what each was dealt since its cursor's snapshot: it makes that ``again`` to find its position.
@@ -213,7 +213,7 @@ class AssignedBatches(Batches):
         return self.hand
 
     def pass_over(self, count: int) -> int:
-        """Those that were dealt are made, and of workers with states, or out of order, all."""
+        """Make the batches that were dealt, and of workers with states, or out of order, all."""
         passed = self._pass_hand(count)
         self._passing = self._in_order and self._behind.cursors is None and not self._taken_ahead
         try:
@@ -349,5 +349,5 @@ class AssignedBatches(Batches):
         self._has_turns.notify()
 
     def _rooms(self) -> list[int]:
-        """How many batches more each worker should be dealt."""
+        """The number of batches more that each worker should be dealt."""
         return [target - self._workers.outstanding(lane) for lane, target in enumerate(self._targets)]

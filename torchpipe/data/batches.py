@@ -1,4 +1,4 @@
-"""Where batches are made: in this process, here; processes and threads follow the same interface.
+"""The making of batches: in this process, here; processes and threads follow the same interface.
 
 Runs in the user's process.
 """
@@ -41,7 +41,7 @@ class Batches(ABC):
     @property
     @abstractmethod
     def number(self) -> int:
-        """How many batches of the epoch are before the next one. One that failed counts as soon as the next is wanted:
+        """The batches of the epoch before the next one. One that failed counts as soon as the next is wanted:
         a state that is saved in between goes on with it."""
 
     def ready(self) -> list[Any]:
@@ -61,11 +61,11 @@ class Batches(ABC):
 
     @abstractmethod
     def fill(self) -> list[Any]:
-        """As :meth:`ready`, where the hand is empty."""
+        """The next batches, as from :meth:`ready`, where the hand is empty."""
 
     def pass_over(self, count: int) -> int:
-        """As if ``count`` batches more had been taken, or all there are: how many. Whatever need not be made is not;
-        what raises is past all the same. Raises: what ends the epoch.
+        """Pass over ``count`` batches more, or all there are: how many. Batches that need not be made are not; one that
+        raises is past all the same. Raises: the error that ends the epoch.
         """
         passed = 0
         with suppress(StopIteration):
@@ -82,7 +82,7 @@ class Batches(ABC):
         return passed
 
     def position(self) -> dict[str, Any]:
-        """What is needed besides ``number`` and the order's state to go on from here, as plain data."""
+        """The plain data that are needed besides ``number`` and the order's state to go on from here."""
         return {}
 
     def exact(self, position: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Batches(ABC):
         return position
 
     def between(self, position: dict[str, Any]) -> list[Cursor] | None:
-        """Where each worker's dataset begins the next epoch if this one is left at ``position``; None: at its start."""
+        """Each dataset's cursor for the next epoch, if this one is left at ``position``; None: at its start."""
         return None
 
     @property
@@ -99,12 +99,12 @@ class Batches(ABC):
         return []
 
     def merges(self) -> tuple[MergeStats, ...]:
-        """How long they were waited for, and for whom. Any thread."""
+        """The seconds that they were waited for, in all and by worker. Any thread."""
         wait_s = self.clock.waited_s()
         return (MergeStats(wait_s=wait_s, shard_wait_s=(wait_s,)),)
 
     def figures(self) -> ServiceFigures:
-        """What those who make them have done. Any thread."""
+        """The figures of the workers that make them. Any thread."""
         return ServiceFigures()
 
     def deal_more(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a ``DataLoader``'s batches go: to a device, ahead of the loop, or to pinned memory. In the user's process."""
+"""The way of a ``DataLoader``'s batches to a device, ahead of the loop, or to pinned memory. In the user's process."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class DeviceStage(Batches):
 
 
 class _Source:
-    """What the device stage runs ahead of; a failure is an item, and raised when it is handed out."""
+    """The batches that the device stage takes ahead; a failure is an item, and raised when it is handed out."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches

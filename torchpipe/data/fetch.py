@@ -71,7 +71,7 @@ class Fetch:
         return None if is_stateful(self.dataset) else OwnGenerators(self.dataset, self.collate_fn, warn=warn)
 
     def warn_of_generators(self, why: str) -> None:
-        """Of those that are not seeded."""
+        """Warn of the random generators that are not seeded."""
         own = self.own_generators()
         if own is not None and (name := own.first()) is not None:
             warn_user(f"{name} is a random generator, and {why}")
@@ -211,7 +211,7 @@ class Failure:
 
 
 def _in_torchs_words(error: BaseException, where: str) -> BaseException | None:
-    """What torch's loader raises for it, if that has its type and its traceback."""
+    """The error that torch's loader raises for it, if that has its type and its traceback."""
     wrapped = ExceptionWrapper((type(error), error, error.__traceback__), where=where)  # type: ignore[no-untyped-call]
     if isinstance(error, StopIteration):  # from next() it would end the loop in silence
         return RuntimeError(f"Caught {type(error).__name__} {where}.\nOriginal {wrapped.exc_msg}")

@@ -1,4 +1,4 @@
-"""What a ``DataLoader``'s batches cost, for ``loader.stats()``: its steps as rows, and its worker threads as processes.
+"""The costs of a ``DataLoader``'s batches, for ``loader.stats()``: steps as rows, and worker threads as processes.
 
 Runs in the user's process. The steps of a map-style dataset are numbered 1, the sampler, 2, reading samples, and 3,
 putting them together; worker processes have these last two as nodes 0 and 1 (``fetch``).
@@ -62,7 +62,7 @@ class Observable(Looks):
 
 
 def _planned(loader: Any) -> ServiceFigures:
-    """What will run where, before anything has."""
+    """The figures before anything has run: the nodes, and the workers to come."""
     workers: int = loader.num_workers
     nodes: tuple[NodeStats, ...]
     if loader._is_iterable:
@@ -81,7 +81,7 @@ def _planned(loader: Any) -> ServiceFigures:
 
 
 class Steps:
-    """Those of making a batch of a map-style dataset. ``sampler_s``: what the sampler took, for ``asked`` batches."""
+    """The steps of a batch of a map-style dataset. ``sampler_s``: the sampler's time, for ``asked`` batches."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         sampler = loader._index_sampler
@@ -121,7 +121,7 @@ class Steps:
 
 
 class ThreadTimes:
-    """What worker threads do, in an epoch. Each has a sheet; the consumer's thread says what they wait for."""
+    """The times of worker threads in an epoch. Each has a sheet; the consumer's thread says what they wait for."""
 
     def __init__(self, threads: int) -> None:
         self.sheets = [TimeSheet([0] * TimeSheet.SIZE) for _ in range(threads)]

@@ -99,13 +99,11 @@ class WorkersOwn(IterDataPipe[Any]):
         self.base_seed = base_seed
 
     def assumption(self) -> Saved:
-        """What the dataset keeps now."""
+        """The values that the dataset keeps now."""
         return [] if self.kept is None else self.kept.now()
 
     def left(self) -> Saved:
-        """What the dataset keeps now, where a pass is over and the next one may begin: what changes it until then, the
-        user does.
-        """
+        """Note the values that the dataset keeps at the end of a pass: changes until the next one are the user's."""
         assumption = self.assumption()
         if self.kept is not None:
             self.kept.left = encode(assumption)

@@ -110,7 +110,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         return self._guarded(partial(self._pass_over, count))
 
     def _guarded(self, step: Callable[[], R]) -> R:
-        """What ``step`` returns, while nobody else takes a batch or ends the epoch."""
+        """The result of ``step``, run while nobody else takes a batch or ends the epoch."""
         guard, me = self._guard, threading.get_ident()
         if guard.taker == me:
             raise guard.refusal(inside=True)
@@ -158,7 +158,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         return passed
 
     def _ending(self, take: Callable[[], Any]) -> Any:
-        """What ``take`` returns; what it raises ends this."""
+        """The result of ``take``; an error that it raises ends this."""
         try:
             return take()
         except StopIteration:
@@ -192,7 +192,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     @property
     def had(self) -> int:
-        """How many batches the loop has had; more than one if an error has come, after which it was no look."""
+        """The number of batches that the loop has had; above one if an error has come, after which it was no look."""
         return self._num_yielded - self._began_at + 2 * self._errors
 
     @property
@@ -211,12 +211,12 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         return replace(position, batches=self._batches.exact(position.batches or {}))
 
     def last_position(self) -> Any:
-        """Of the sampler, if it has a state of its own and the epoch has ended."""
+        """The position of the sampler, if it has a state of its own and the epoch has ended."""
         return self._order.last_position() if self.finished and self._order is not None else None
 
     def lanes(self) -> list[Cursor] | None:
-        """Where the datasets stand, if they keep anything and the next epoch begins there: those of workers that
-        persist, and an iterable one in this process.
+        """The cursors of datasets, if they keep anything and the next epoch begins there: of workers that persist, and
+        of an iterable one in this process.
         """
         position = self._batches.position() if self.finished else self._number_and_position()[1]
         if self._loader._is_iterable:
@@ -262,7 +262,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._loader._end_workers()
 
     def observe(self) -> tuple[Observed, ServiceFigures]:
-        """What can be told of this epoch. Any thread. Raises: RuntimeError in a forked child."""
+        """The figures of this epoch. Any thread. Raises: RuntimeError in a forked child."""
         check_process(self._guard.pid, "loader")
         observed = Observed.of(
             self._source.clock,
@@ -291,7 +291,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._close(invalid=False, parks=True)
 
     def supersede(self) -> None:
-        """As :meth:`close`; who goes on with this iterator in mid-epoch is told, instead of an early end."""
+        """Close it, as :meth:`close`; a loop that goes on with it in mid-epoch is told, instead of an early end."""
         self._check_outside()
         self._close(invalid=True, parks=True)
 
@@ -301,8 +301,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._order.settle(self.delivered)
 
     def give_up(self) -> None:
-        """As :meth:`settle`; if the epoch has not ended, the generators go back to what was asked for. With torch's
-        seeding, where the number of workers is fixed anyhow, they stay where torch's loader leaves them.
+        """Settle, as :meth:`settle`; if the epoch has not ended, the generators go back to what was asked for. With
+        torch's seeding, where the number of workers is fixed anyhow, they stay where torch's loader leaves them.
         """
         if self._order is not None and not self.finished and self._loader.worker_seeding == "batch":
             with suppress(Exception):  # a sampler that cannot be run again is left as it is
@@ -310,7 +310,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self.settle()
 
     def _invalidate(self) -> None:
-        """As :meth:`supersede`; the position is nobody's."""
+        """Close it, as :meth:`supersede`; the position is nobody's."""
         self._check_outside()
         self._close(invalid=True, parks=False)
 

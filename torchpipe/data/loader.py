@@ -267,7 +267,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
 
     @property
     def _samplers(self) -> Samplers:
-        """Those that the loader has now: what somebody has put into it since it was made is as much its own."""
+        """The samplers that the loader has now: one that was put into it since it was made is as much its own."""
         last, sampler = self._last_samplers, self._present_sampler
         if last.are_other(sampler, self.generator, within=self._live is None):
             self._last_samplers = Samplers(sampler, self.generator, keeps_seed=last.keeps_seed)
@@ -285,7 +285,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         return self._described[1]
 
     def _data_of(self, length: int) -> Identity:
-        """What identifies its data, as they were when the loader was made, or have come to this length."""
+        """The identity of its data, as they were when the loader was made, or have come to this length."""
         if self._looked[0] != length:
             self._looked = length, identity_of_data(self._plain_dataset())
         return self._looked[1]
@@ -685,7 +685,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
-        """As torch's loader, it can be pickled and copied: the description, and a loaded position. A copy has samplers
+        """The description, and a loaded position: it can be pickled and copied, as torch's loader. A copy has samplers
         and generators of its own.
 
         Raises: TypeError for one that has been iterated.

@@ -1,4 +1,4 @@
-"""What trainers and tools ask torch's loader for under private names, answered for ours. Runs in the user's process."""
+"""The private names of torch's loader that trainers and tools ask for, with our answers. In the user's process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NamesForTools:
 
     @property
     def _iterator(self) -> Any:
-        """What keeps the workers that persist, under the name that tools know; None without such workers."""
+        """The keeper of the workers that persist, under the name that tools know; None without such workers."""
         return (self._live or _Keeper(self)) if vars(self).get("_pool") is not None else None
 
     @_iterator.setter

@@ -53,7 +53,7 @@ def seed_as_torch(base_seed: int, worker: int) -> None:
 
 
 class InitWorker:
-    """What happens in a worker before its first item: ``get_worker_info()`` is set, and the user's function called.
+    """The beginning of a worker, before its first item: ``get_worker_info()`` is set, and the user's function called.
 
     Called as a service's ``worker_init_fn``, with the graph; it returns it, or, with ``copies``, a copy: so that each
     of several workers that one process hosts has a dataset of its own, as in processes of their own. ``here``: in the
@@ -79,7 +79,7 @@ class InitWorker:
         self._attributes = _attributes_of(dataset) if persists else []
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled, is as it was when the workers were made: there is nothing to put back."""
+        """The pickled part, which is as when the workers were made: there is nothing to put back."""
         return vars(self) | {"_attributes": []}
 
     def __call__(self, graph: Any, info: WorkerInfo) -> Any:

@@ -1,4 +1,4 @@
-"""What workers are dealt under ``fetch="samples"``: some samples of a batch, a whole one, or one to be put together.
+"""The tasks of workers under ``fetch="samples"``: some samples of a batch, a whole one, or one to be put together.
 
 Runs in workers, processes or threads; the user's process makes and keeps these, and looks into none.
 

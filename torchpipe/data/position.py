@@ -52,7 +52,7 @@ class Position:
 
     @property
     def handed_out(self) -> int:
-        """How many batches were, those before their turn (out of order) included."""
+        """The number of batches that were, those before their turn (out of order) included."""
         return handed_out(self.delivered, self.batches)
 
 
@@ -61,7 +61,7 @@ def handed_out(delivered: int, batches: Mapping[str, Any] | None) -> int:
 
 
 def identity_of(loader: Any) -> dict[str, Any]:
-    """What a state must have in common with the loader that it is loaded into."""
+    """The identity that a state must share with the loader that it is loaded into."""
     sampler = loader._index_sampler
     inner = getattr(sampler, "sampler", sampler)
     size = getattr(sampler, "batch_size", None) if loader.batch_size is None else loader.batch_size
@@ -147,7 +147,7 @@ def read(
 
 
 def of_rank(batches: dict[str, Any] | None, samplers: list[Any]) -> dict[str, Any] | None:
-    """What there is besides a count of batches is a rank's own, where a sampler divides: say whose."""
+    """``batches``, if there are any, with the rank that they belong to where a sampler divides."""
     ranks, rank = ranks_of_sampler(samplers)
     return batches | {"rank": rank} if batches and ranks > 1 else batches
 

@@ -118,7 +118,7 @@ def _may_share(loader: DataLoader[Any]) -> bool:
 
 
 def _method_of(loader: DataLoader[Any], engine: WorkerEngine) -> WorkerMethod:
-    """Where the loader's workers run: ``worker_method``, or what its word stands for.
+    """The method of the loader's workers: ``worker_method``, or the one that its word stands for.
 
     Processes start as in torch's loader: as the platform has it; or, where batches go to an accelerator, in the way
     that is safe beside it.

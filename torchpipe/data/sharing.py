@@ -75,7 +75,7 @@ class _Batch:
 
 
 class _Pace:
-    """What a sample takes, by those that were made in parts, the newest most; and so how large parts are."""
+    """The time of a sample, by those that were made in parts, the newest most; and so the size of parts."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -198,7 +198,7 @@ class SharedWorkers:
             self._workers.deal(worker, entries)
 
     def _may_begin(self) -> bool:
-        """As many batches are kept as if each were made by one worker; small ones, which travel together, are one."""
+        """True if a batch may begin: as many are kept as if each had one worker; small ones, sent together, are one."""
         return self._begun < self._window * self._together
 
     def _wants_more(self, worker: int) -> bool:
@@ -326,7 +326,7 @@ def _samples_of(task: Task) -> int:
 
 
 class SharedBatches(AssignedBatches):
-    """As its base, over workers that share the making of a batch."""
+    """Batches as in the base, over workers that share the making of one."""
 
     def __init__(self, loader: DataLoader[Any], order: Order, workers: Dealing, position: dict[str, Any]) -> None:
         self._shared = SharedWorkers(workers, loader.num_workers, loader.prefetch_factor or 1)

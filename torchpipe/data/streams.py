@@ -85,7 +85,7 @@ def goes_on(loader: DataLoader[Any]) -> bool:
 
 
 def lanes_behind(loader: DataLoader[Any], left: Position) -> list[Cursor] | None:
-    """As :meth:`Batches.between`, of a position that was loaded and is left there."""
+    """The cursors of :meth:`Batches.between`, for a position that was loaded and is left there."""
     batches = left.batches
     if batches is None or not goes_on(loader):
         return None
@@ -107,7 +107,7 @@ def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
 
 
 def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:
-    """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
+    """Draw for an epoch as torch's loader: a seed that the nodes share, and, for new workers, the base seed."""
     shared = fresh_seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
     kept = loader._carried.base_seed if loader._samplers.keeps_seed else None
     own = fresh_seed(loader.generator) if kept is None else kept

@@ -196,7 +196,7 @@ class ThreadWorkers:
         self._threads.resume()
 
     def figures(self) -> ServiceFigures:
-        """What the threads have done in this epoch, or in the last one."""
+        """The figures of the threads in this epoch, or in the last one."""
         processes = self._times.processes()
         made = [
             Made(maker.sheet.read(), 0, process.busy_share > 0.5)

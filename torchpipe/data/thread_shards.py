@@ -80,7 +80,7 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
 
 
 def _what_goes_on(loader: DataLoader[Any], dataset: Any) -> str | None:
-    """What of the dataset threads would share, or begin anew in each epoch where processes that persist go on."""
+    """The part of the dataset that threads would share, and that does not stay the same, in words; None if none."""
     samplers = loader._samplers
     samplers.dataset = kept = samplers.dataset or kept_of(dataset)
     kind = type(dataset).__name__

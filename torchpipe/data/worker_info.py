@@ -68,7 +68,7 @@ class _Worker(threading.local):
 
 
 class _Switch:
-    """Which code torch's function has: the stand-in's while there are worker threads."""
+    """The code of torch's function: the stand-in's while there are worker threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,5 +139,5 @@ def thread_fields() -> dict[str, Any]:
 
 
 def answer() -> Any:
-    """What ``get_worker_info()`` returns to the calling thread."""
+    """The answer of ``get_worker_info()`` to the calling thread."""
     return _worker.info if _worker.inside else _switch.original()

@@ -1,4 +1,4 @@
-"""What a ``DataLoader`` and whoever runs its workers know of each other: this, and no more.
+"""The interface between a ``DataLoader`` and the runner of its workers: this, and no more.
 
 ``torchpipe/data`` decides what workers make, and in which order it is handed out. ``reading_services`` runs them, in
 processes or wherever a :class:`WorkerMethod` says; threads of this process are ``torchpipe/data``'s own.
@@ -24,7 +24,7 @@ __all__ = ["AssignedWorkers", "Dealing", "WorkerEngine", "WorkerMethod"]
 
 
 class WorkerMethod(Protocol):
-    """Where workers run: what ``worker_method`` is, if it is no word: a ``Workplace`` of the engine's.
+    """A place where workers run: the ``worker_method``, if it is no word, a ``Workplace`` of the engine's.
 
     ``reading_services.RayWorkers`` is one. ``method``: how they start, in a word.
     """
@@ -57,7 +57,7 @@ class Dealing(Protocol):
 
 
 class AssignedWorkers(Dealing, Protocol):
-    """Those that have a graph, whose one source reads what is dealt, and that one epoch after another begins."""
+    """Workers with a graph, the one source of which reads the entries dealt, for one epoch after another."""
 
     @property
     def usable(self) -> bool:

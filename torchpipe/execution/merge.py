@@ -92,7 +92,7 @@ class Merges:
         return self._provider.snapshot(lane, count)
 
     def next_pass(self, lane: int, count: int) -> Cursor | None:
-        """As :meth:`ShardProvider.next_pass`."""
+        """The cursor from :meth:`ShardProvider.next_pass`."""
         return None if self._provider is None else self._provider.next_pass(lane, count)
 
     def interrupt(self) -> None:
@@ -266,7 +266,7 @@ class MergeIterator(NodeIterator[Any]):
         return {first + number: Cursor() for number in self._numbers}
 
     def between(self, position: dict[str, Any]) -> list[Cursor] | None:
-        """Where the next pass over each shard begins if this one is left at ``position``; None: as the first did."""
+        """The start of the next pass over each shard if this one is left at ``position``; None: that of the first."""
         with self._lock:
             where = Rotation.from_state(position, len(self._rests))
             found = [self._next_pass(index, cursor, index in where.live) for index, cursor in enumerate(where.cursors)]

@@ -41,9 +41,7 @@ class ShardProvider(ABC):
         raise StateError(AHEAD)
 
     def next_pass(self, lane: int, count: int) -> Cursor | None:
-        """Where the next pass of ``lane`` begins, if it stands after ``count`` items and this one is left there; None
-        where that takes to lead it there.
-        """
+        """The start of ``lane``'s next pass, if this one is left where it stands, after ``count`` items; else None."""
         return None
 
     @abstractmethod

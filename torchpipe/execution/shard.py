@@ -88,7 +88,7 @@ class Keep(Protocol):
 
 
 def behind(left: Cursor, seed: int, epoch: int, *, ended: bool) -> Cursor:
-    """Where the next pass begins, that goes on from what one leaves which was ``left`` there, or has ``ended``."""
+    """The start of a pass that goes on from the one before, which was ``left`` there, or has ``ended``."""
     before: list[Any] = []
     if left.snapshot is not None and not left.count:  # that pass has given nothing
         before = decode(left.snapshot, keep_opaque=True).get(_BEHIND, before)
@@ -166,7 +166,7 @@ class Shard:
             self._random.leave()
 
     def within(self, step: Callable[[], T]) -> T:
-        """What ``step`` returns, with the shard's global random states in place, if it has its own."""
+        """The result of ``step``, run with the shard's own global random states, if it has any."""
         return step() if self._random is None else self._random.within(step)
 
     def start(self, cursor: Cursor, *, snapshot_first: bool = False) -> None:
@@ -275,7 +275,7 @@ class Shard:
         self._iterator.drop(cursor.skip)
 
     def snapshot(self) -> bytes | None:
-        """Of where it stands; None where nothing but all of its items, made again, leads there. Raises: StateError."""
+        """The snapshot of its position; None if all of its items, made again, lead there alone. Raises: StateError."""
         state = self._state_now([] if self._context is None else self._context.shared.replays)
         return None if state is None else encode(state, locate=self._holders)
 
@@ -379,7 +379,7 @@ class Shard:
         return {_ASSUMPTIONS: [list(assumption) for assumption in self._assumptions]} if self._assumptions else {}
 
     def next_pass(self) -> bytes | None:
-        """Where the next pass begins if this one is over here, and has changed what it began from."""
+        """The start of the next pass if this one is over here; None if it has changed nothing of its own start."""
         nodes = [] if self._context is None else walk(self.graphs[self.branch])
         found = [(node, node.left()) for node in nodes if goes_on(node)]
         if self._context is None or not any(assumption for _, assumption in found):
@@ -427,13 +427,13 @@ class Shard:
 
 
 def _items_word(graph: DataPipe) -> str:
-    """What the items of a graph are called, in the plural."""
+    """The word for items of a graph, in the plural."""
     word = _word_of(graph)
     return f"{word}es" if word.endswith("ch") else f"{word}s"
 
 
 def _word_of(graph: DataPipe) -> str:
-    """What an item of a graph is called."""
+    """The word for an item of a graph."""
     word: str = getattr(graph, "item_words", ("item",))[0]
     return word
 
@@ -447,7 +447,7 @@ _CAUSES = (
 
 
 class ShardGraphs:
-    """What ``init_fn`` makes of each branch: once for each shard in each process that hosts it, when it begins to.
+    """The branches that ``init_fn`` makes: once for each shard in each process that hosts it, when it begins to.
 
     Each shard has nodes of its own, and objects that they call: what ``init_fn`` or ``reset_fn`` sets in them is that
     shard's alone, whichever others the process hosts.

@@ -1,4 +1,4 @@
-"""What a loader makes of the graph that it is given: adapted by the user's functions, and iterable. Runs in the user's
+"""The graph that a loader makes of the given one: adapted by the user's functions, and iterable. Runs in the user's
 process."""
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
 
     @property
     def reading_service(self) -> ReadingServiceInterface:
-        """What runs it."""
+        """The reading service that runs it."""
         return self._run.service
 
     @property
@@ -228,10 +228,10 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         return passed
 
     def mixtures(self) -> Any:
-        """What each ``mix`` of the graph has drawn at :meth:`state_dict`'s position, from its first input on; of the
+        """The draws of each ``mix`` of the graph at :meth:`state_dict`'s position, from its first input on; of the
         shards of this rank, and of this epoch.
 
-        Who makes the items is asked, as by ``state_dict(exact=True)``: with worker processes at any position, in
+        The makers of the items are asked, as by ``state_dict(exact=True)``: with worker processes at any position, in
         process once an item has been taken. Raises: StateError where no exact state can be taken, or the positions of
         nodes cannot be told.
         """

@@ -22,7 +22,7 @@ class Driver(Protocol):
         """Somebody else asks the loader for ``what``. Raises: RuntimeError where that loses what the driver has."""
 
     def would_lose(self, loader: Any) -> str:
-        """What is lost without the driver, in words; "" if nothing."""
+        """The loss without the driver, in words; "" if there is none."""
 
     def state_dict(self, loader: Any, *, exact: bool) -> dict[str, Any] | None:
         """The loader's state, with what the driver adds; None: the loader's own says all."""
@@ -50,11 +50,11 @@ class Driven:
         raise NotImplementedError
 
     def _begin_epoch(self) -> Any:
-        """What ``iter()`` returns."""
+        """The iterator that ``iter()`` returns."""
         raise NotImplementedError
 
     def _note_beginning(self) -> Callable[[], object]:
-        """What lets all stand again as it stands now, before the next ``iter()``."""
+        """A function that lets all stand again as it stands now, before the next ``iter()``."""
         raise NotImplementedError
 
     def peek(self) -> Any:

@@ -1,4 +1,4 @@
-"""Which epoch a loader is in, and which ``iter()`` begins: one machine under all loaders.
+"""The epoch that a loader is in, and the one that ``iter()`` begins: one machine under all loaders.
 
 Runs in the user's process. It is in one of four forms; docs/resume.md has the table of what each call does in them.
 One ``for`` loop is one epoch, and a resume is the rest of that loop, which may be empty: no iterator enters another
@@ -43,7 +43,7 @@ class AtWork(Protocol[P_co]):
 
     @property
     def had(self) -> int:
-        """How many items its loop has had; more than one if an error has come in the place of an item."""
+        """The number of items that its loop has had; more than one if an error has come in the place of an item."""
 
     def position(self) -> P_co: ...
 
@@ -120,12 +120,12 @@ class Epochs(Generic[P]):
 
     @property
     def left(self) -> AtWork[P] | Parked[P] | None:
-        """What a state describes where it is not the start of an epoch: the one at work, or the one that was left."""
+        """The epoch at work, or the one that was left, which a state describes; None at the start of one."""
         return _left(self.form)
 
     @property
     def coming(self) -> Fresh | Loaded[P]:
-        """What the next ``iter()`` begins."""
+        """The start of the next ``iter()``."""
         form = self.form
         if not isinstance(form, Live | Parked):
             return form
@@ -175,11 +175,11 @@ class Epochs(Generic[P]):
         self.go_back(form)
 
     def go_back(self, form: Fresh | Loaded[P]) -> None:
-        """What was begun of ``form`` was a look, or nothing: the next ``iter()`` begins there."""
+        """Let the next ``iter()`` begin ``form``, of which no more than a look was taken."""
         self.form, self.begun = form, False
 
     def next(self, things: str) -> Fresh | Loaded[P]:
-        """What ``iter()`` is about to begin. Warns if a state was saved that goes another way than this run."""
+        """The start of this ``iter()``. Warns if a state was saved that goes another way than this run."""
         left, coming, form = self.left, self.coming, self.form
         saved, self._saved = self._saved, None
         counted = isinstance(form, Live | Parked) and coming is form.after and coming.announced and form.numbered
@@ -226,7 +226,7 @@ class Epochs(Generic[P]):
             )
 
     def keep(self) -> None:
-        """What is at work is going to be closed: note its position, or why there is none."""
+        """Note the position of the epoch at work, which is going to be closed, or why there is none."""
         left = self.left
         if left is None:
             return
@@ -245,7 +245,7 @@ class Epochs(Generic[P]):
             self.form = replace(kept, delivered=position.delivered, position=lambda: position)
 
     def position(self, start: Callable[[int], P]) -> P:
-        """What a state describes; ``start`` makes the position at the start of an epoch."""
+        """The position that a state describes; ``start`` makes that at the start of an epoch."""
         while True:
             form = self.form
             if isinstance(form, Loaded):

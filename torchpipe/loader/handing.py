@@ -1,4 +1,4 @@
-"""What a loop is handed of a stream, and what counts as handed out. Runs in the user's process."""
+"""The items of a stream that a loop is handed, and the count of them. Runs in the user's process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Handing:
 
     @property
     def taken(self) -> int:
-        """How many items have been handed out."""
+        """The number of items that have been handed out."""
         return self._taken - len(self._held) if self._merge is None else self._merge.delivered
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What ``iter(loader)`` returns: one epoch, item by item; and what runs of that epoch, which the loader keeps as well.
+"""The iterator of a loader: one epoch, item by item; and the running part of it, which the loader keeps as well.
 
 Runs in the user's process.
 """
@@ -82,7 +82,7 @@ class Pass:
         return LoaderState.at(self.numbers, delivered, position)
 
     def observe(self) -> Observed:
-        """What can be told of this epoch in this process. Any thread."""
+        """The figures of this epoch in this process. Any thread."""
         return Observed.of(
             self.clock,
             merges_of(self.stream),
@@ -287,12 +287,12 @@ class DataLoader2Iterator(Iterator[T_co]):
         return self._run.tell(self._run.own_state(self.position()))
 
     def position(self) -> LoaderState:
-        """What :meth:`state_dict` writes down."""
+        """The position that :meth:`state_dict` writes down."""
         return self._pass.position()
 
     @property
     def figures_handle(self) -> Run:
-        """What can be asked for :meth:`Run.stats` when this iterator and its loader are gone."""
+        """The run, which can be asked for :meth:`Run.stats` when this iterator and its loader are gone."""
         work = self._pass
         if not work.finished:
             self._run.observed = work.observe()
@@ -302,7 +302,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         return self._run
 
     def stats(self) -> FeedStats:
-        """How the stage nearest to the loop that runs ahead in this process (``to_device``, ``prefetch``) keeps pace.
+        """The pace of the stage nearest to the loop that runs ahead in this process (``to_device``, ``prefetch``).
 
         The first of ``loader.stats().stages``. Raises: RuntimeError if there is none. At any time, from any thread.
         """

@@ -1,4 +1,4 @@
-"""What every loader has to be looked at: its figures, and a line for each thing that the ring ``observe`` makes.
+"""The looks at a loader that each offers: its figures, and a line for each thing that the ring ``observe`` makes.
 
 Runs in the user's process. The ring is imported when it is asked for: a worker that is not forked imports what the
 user's program does.
@@ -47,10 +47,10 @@ class Looks(HasFigures):
                 call()
 
     def explain(self, format: GraphFormat = "text") -> str:
-        """Which node runs where, and what reads what.
+        """The graph: the process of each node, and its inputs.
 
         As ``"text"``; as ``"svg"``, a document of its own that shows processes as boxes, in the reader's theme, with
-        what is known of their time just now; or as ``"mermaid"``, for a Markdown page.
+        the figures of their time just now; or as ``"mermaid"``, for a Markdown page.
 
         Raises: ValueError for another format.
         """
@@ -98,10 +98,10 @@ class Looks(HasFigures):
         return from_ring("torchpipe.observe.views.lanes:Trace")(self, path, every_s)
 
     def rows(self, steps: AskedSteps = None, *, keep: Sequence[str] = (), epoch: int | None = None) -> Any:
-        """Which samples the items of ``steps`` have, computed: the loader stays where it is, no rank is asked.
+        """The samples of the items of ``steps``, computed: the loader stays where it is, no rank is asked.
 
         Steps are items of this rank, and count from 0 at the beginning of the epoch: by default that of
-        :meth:`state_dict`, or another ``epoch``. What this returns gives a :class:`~torchpipe.observe.StepRows` for
+        :meth:`state_dict`, or another ``epoch``. The result gives a :class:`~torchpipe.observe.StepRows` for
         each step.
 
         Of a graph, a row is what a source gives for a sample (a path, a record), or its index where the source is read

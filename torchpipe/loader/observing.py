@@ -38,7 +38,7 @@ __all__ = ["HasFigures", "LoaderFigures", "Observed", "left_over_of", "merges_of
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What is known in this process of an epoch, as plain values: it keeps nothing alive."""
+    """The figures of an epoch in this process, as plain values: it keeps nothing alive."""
 
     epoch: int
     delivered: int
@@ -85,12 +85,12 @@ class Observed:
 
 
 def left_over_of(stream: NodeIterator[Any]) -> LeftOver | None:
-    """What the end of ``stream`` has left out, for the sake of ranks or shards that had no more."""
+    """The rest that the end of ``stream`` has left out, for the sake of ranks or shards that had no more."""
     return next((found for part in _parts(stream) if (found := getattr(part, "left_over", None)) is not None), None)
 
 
 def merges_of(stream: NodeIterator[Any]) -> tuple[MergeStats, ...]:
-    """Those that ``stream`` reads from."""
+    """The figures of the merges that ``stream`` reads from."""
     return tuple(part.stats() for part in _parts(stream) if isinstance(part, MergeIterator))
 
 
@@ -112,7 +112,7 @@ def _parts(stream: NodeIterator[Any]) -> list[NodeIterator[Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderFigures:
-    """What a loader knows of an epoch. ``observed``: None before the first one."""
+    """The figures of an epoch of a loader. ``observed``: None before the first one."""
 
     observed: Observed | None
     figures: ServiceFigures
@@ -127,7 +127,7 @@ class HasFigures:
     """A loader, or what knows its epochs."""
 
     def stats(self) -> LoaderStats:
-        """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
+        """The figures of the live epoch, or else of the last one: who waits for whom, and what to change.
 
         ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
         time, also before the first item and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
@@ -181,7 +181,7 @@ def _as_stats(found: LoaderFigures) -> LoaderStats:
 
 
 def _others(observed: Observed, figures: ServiceFigures) -> float | None:
-    """What other programs used of the machine."""
+    """The share of the machine that other programs used."""
     whole_s = observed.span_s
     if not observed.busy_s or not whole_s:
         return None

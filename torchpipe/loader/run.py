@@ -1,4 +1,4 @@
-"""What a loader and its iterators share: the graph, the service that runs it, the seed, and what is known of epochs.
+"""The parts that a loader and its iterators share: the graph, the service that runs it, the seed, figures of epochs.
 
 Runs in the user's process. It knows neither the loader nor its iterators: threads and workers end when the last of
 these is dropped, without waiting for the collector.
@@ -133,7 +133,7 @@ class Run(HasFigures):
             return None
 
     def _figures(self) -> LoaderFigures:
-        """Of the epoch that was observed last."""
+        """The figures of the epoch that was observed last."""
         return LoaderFigures(
             observed=self.observed,
             figures=self.service.figures(),
@@ -144,7 +144,7 @@ class Run(HasFigures):
         )
 
     def tell_left_over(self, left: LeftOver | None) -> None:
-        """What the end of an epoch has left out, of which rank 0 warns once; all have it in their ``stats()``."""
+        """Warn once, on rank 0, of the rest that an epoch's end has left out; all have it in their ``stats()``."""
         if left is None or not left.notable or self._warned_left_over or self.service.rank:
             return
         self._warned_left_over = True

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Process:
-    """Which process this is: ``os.getpid()`` takes 0.3 us, which is much for an item."""
+    """The id of this process: ``os.getpid()`` takes 0.3 us, which is much for an item."""
 
     pid = os.getpid()
 
@@ -88,7 +88,7 @@ class OneUser:
 
     @property
     def here(self) -> bool:
-        """Whether no other thread is inside ``next``."""
+        """True if no other thread is inside ``next``."""
         return self.taker in (0, threading.get_ident())
 
 
@@ -111,7 +111,7 @@ class BeginGuard:
 
 
 class Hold:
-    """What a loader and its iterators have in common: when the last of them is dropped, ``end`` is called.
+    """The common hold of a loader and its iterators: when the last of them is dropped, ``end`` is called.
 
     They are part of no cycle of references, though streams and processes are: so these end at once, and not when the
     collector runs. In a forked child that has not taken hold itself, all belongs to the parent.

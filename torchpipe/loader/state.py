@@ -20,11 +20,11 @@ __all__ = ["STATE_KEYS", "STATE_VERSION", "GraphIdentity", "LoaderState", "RankL
 
 @dataclass(frozen=True, kw_only=True)
 class RankLayout:
-    """What a loader is that takes up a state: it has the shards of rank ``rank`` of ``world_size``, and ``turns`` ranks
-    take turns at their items.
+    """The layout of a loader that takes up a state: it has the shards of rank ``rank`` of ``world_size``, and ``turns``
+    ranks take turns at their items.
 
-    ``num_shards``: how many it must have, if that is fixed. ``common``: True if its shards are those of the run,
-    whoever hosts them. ``agreed``: how far the epoch is on this rank, after so many items of each rank's shards.
+    ``num_shards``: the number that it must have, if that is fixed. ``common``: True if its shards are those of the run,
+    whoever hosts them. ``agreed``: the items of the epoch on this rank, after so many items of each rank's shards.
     """
 
     rank: int = 0
@@ -37,7 +37,7 @@ class RankLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphIdentity:
-    """What a loader's graph is, and what it reads."""
+    """The identity of a loader's graph, and of the data that it reads."""
 
     root: DataPipe
     text: str

@@ -1,4 +1,4 @@
-"""How large states are, and which node fills one that is too large.
+"""The size of states, and the node that fills one that is too large.
 
 Runs in the user's process. A state is looked into once, when the first large one is saved.
 """
@@ -72,7 +72,7 @@ def _filled_by(payload: bytes, graph: DataPipe) -> tuple[str, int]:
 
 
 def _snapshots(position: Any) -> Iterator[Any]:
-    """What the cursors of shards go to, opened."""
+    """The snapshots in the cursors of shards, opened."""
     if isinstance(position, Cursor):
         if position.snapshot is not None:
             yield decode(position.snapshot, keep_opaque=True)

@@ -1,3 +1,3 @@
-"""What a node is: its description, its iterator, the context of a pass, and what may be asked of any node."""
+"""Nodes: their descriptions, their iterators, the context of a pass, and the questions that any node answers."""
 
 __all__: list[str] = []  # import its modules

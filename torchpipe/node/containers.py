@@ -27,7 +27,7 @@ _ROWS = (list, tuple, collections.deque)
 
 
 def _parts(value: Any) -> Iterable[Any] | None:
-    """What the container ``value`` holds; None if it is none that is looked through."""
+    """The parts that the container ``value`` holds; None if it is none that is looked through."""
     kind = type(value)
     rows: Iterable[Any] = value
     if kind in _ROWS or _is_named_tuple(value):

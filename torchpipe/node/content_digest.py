@@ -1,4 +1,4 @@
-"""What the items of a graph are made of, as a text of digests: graphs with the same text make the same items.
+"""The data that the items of a graph are made of, as a text of digests: graphs with the same text make the same items.
 
 Runs in every process that keeps items for later. Where the ``fingerprint`` of a state lets a run go on with data that
 lie elsewhere and functions that were mended, this one sees every change that can be seen:
@@ -203,7 +203,7 @@ class _Digests:
         return _leaf(about, flat.view(np.uint8).data if value.nbytes else b"")
 
     def _of_pickled(self, value: Any, files: bool) -> bytes:
-        """As pickle takes it apart, but for functions and classes, which count by their code."""
+        """The digest of the parts that pickle would keep; functions and classes count by their code."""
         kind = type(value)
         try:
             reduce = copyreg.dispatch_table.get(kind)
@@ -258,14 +258,14 @@ class _Digests:
         return _join("function", [self._of_code(code), *parts])
 
     def _of_code(self, code: types.CodeType) -> bytes:
-        """Of what it does: not of where it stands, nor of what it is called."""
+        """The digest of the steps of ``code``, without its place and its name."""
         shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
         steps = (code.co_code, code.co_exceptiontable)
         return _join("code", (self.of(part, False) for part in (shape, names, steps, code.co_consts)))
 
     def _of_module(self, module: types.ModuleType, names: frozenset[str], seen: set[int]) -> bytes:
-        """Of a package, its version. Of the user's own, what is named of it."""
+        """The digest of a package's version, or of those globals in a module of the user's that are named."""
         release = _release(module.__name__)
         if release is not None or id(module) in seen:
             return _leaf("module", module.__name__, release or "")
@@ -317,7 +317,7 @@ def _stamp(path: str, *, any_kind: bool = False) -> str:
 
 
 def _stamp_of_text(text: str) -> str:
-    """Of the file that it names, if it looks as if it did: data may have millions of texts."""
+    """The stamp of the file that it names, if it looks like a path: data may have millions of texts."""
     rest, dot, ending = text.rpartition(".")
     may_be = len(text) <= _LONGEST_PATH and (os.sep in text or (dot and rest and ending.isalnum()))
     return _stamp(text) if may_be and "\n" not in text else ""
@@ -349,7 +349,7 @@ def _names_in(code: types.CodeType) -> frozenset[str]:
 
 
 def _globals_in(code: types.CodeType) -> frozenset[str]:
-    """Those of globals: the same that cloudpickle sends to workers with a function, so that all find the same."""
+    """The names of globals: the same that cloudpickle sends to workers with a function, so that all find the same."""
     own = (step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
     return frozenset(own).union(*map(_globals_in, _inner(code)))
 

@@ -57,7 +57,7 @@ class Trace(Protocol):
         """``stream``, with ``node_id`` noted while it is being pulled."""
 
     def plain(self, stream: Any) -> Any:
-        """What to pull instead of ``stream``, which :meth:`watch` gave, from the next item on."""
+        """The stream to pull instead of ``stream``, which :meth:`watch` gave, from the next item on."""
 
     def left_out(self, node_id: int) -> None:
         """The node has left out an item, since making it raised."""
@@ -89,12 +89,12 @@ class Replayed(Protocol):
         """True if it has no state: what it drew from global random states is known by a replay alone."""
 
     def to_replay(self) -> tuple[str, int]:
-        """What it is called, and how many items would be made again to resume here."""
+        """Its name, and the number of items that would be made again to resume here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What a pass is given by whoever runs it.
+    """The environment of a pass, from its runner.
 
     ``threads`` says whether nodes may run ahead in threads of their own; ``allow_pickle`` whether states being loaded
     may hold pickles; ``announces`` whether iterators say what they replay. ``memory``, if there is one, is where large
@@ -166,8 +166,8 @@ class GraphIndex:
 
     @property
     def drawing_alike(self) -> Mapping[int, Division]:
-        """Of the nodes that run code of the user's before a sharding point: among whom the stream is divided already.
-        What a sharding point hands on one to one has been divided elsewhere, and is not before it.
+        """The division done already at the nodes that run code of the user's before a sharding point, by id.
+        A stream that a sharding point hands on one to one has been divided elsewhere, and is not before it.
         """
         if not self._drawing_alike:
             self._drawing_alike.append(self._find_drawing_alike())
@@ -185,7 +185,7 @@ class GraphIndex:
         return found
 
     def reads(self, node: DataPipe) -> int:
-        """How many passes over ``node`` begin in a pass over the graph, as far as that tells."""
+        """The number of passes over ``node`` that begin in a pass over the graph, as far as that tells."""
         return reads(*self.roots).get(id(self.original(node)), 0)
 
     def reads_separately(self, node: DataPipe) -> bool:
@@ -198,7 +198,7 @@ class GraphIndex:
 
 @dataclass(eq=False)
 class SharedByPass:
-    """What the iterators of one pass have in common."""
+    """The data that the iterators of one pass share."""
 
     assumed: Mapping[int, Any] = field(
         default_factory=dict
@@ -307,7 +307,7 @@ class SharedByPass:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a pass over a graph depends on. Make one with :meth:`for_graph`.
+    """The values on which a pass over a graph depends. Make one with :meth:`for_graph`.
 
     ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. With several ranks, ``shard`` counts those of all:
     number ``rank`` and every ``world_size``-th after it belong to one rank.
@@ -434,7 +434,7 @@ class Context:
 
     @property
     def warn_once(self) -> Callable[..., None] | None:
-        """What to call with what is the same in all shards; None in all of them but one."""
+        """The function to call with a warning that is the same in all shards; None in all of them but one."""
         return self.host.warn if self.local_shard == 0 else None
 
     def for_inputs_of(self, node: DataPipe) -> Context:

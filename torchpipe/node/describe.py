@@ -1,4 +1,4 @@
-"""What a value is, in words: for telling whether two graphs, or two functions, are the same. Runs in every process.
+"""A value in words: for telling whether two graphs, or two functions, are the same. Runs in every process.
 
 ``describe`` counts everything. Numbers, texts, enums, dtypes and patterns count as they are; containers, dataclasses,
 arrays, tensors and expressions by all that they hold; functions by their names and by what is bound to them: arguments
@@ -116,7 +116,7 @@ def describe(value: Any, numbers: Mapping[int, int] | None = None, *, bound: boo
 
 
 def describe_data(value: Any, numbers: Mapping[int, int] | None = None, *, bound: bool = True) -> str:
-    """What identifies ``value``, which is data, in one line. No method of an unknown class is called but ``__len__``.
+    """The identity of ``value``, which is data, in one line. No method of an unknown class is called but ``__len__``.
 
     Without ``bound`` it counts by its type and length.
     """
@@ -307,7 +307,7 @@ class _Description:
 
 
 def _bound_to(fn: Any) -> dict[str, Any]:
-    """What a callable has been given, by name, beside its code."""
+    """The values that a callable has been given, by name, beside its code."""
     if isinstance(fn, types.FunctionType):
         held = {name: value for name, value in vars(fn).items() if not name.startswith("_")}
         if "<" not in fn.__code__.co_qualname:  # neither a lambda nor within another function: the rest is code
@@ -354,7 +354,7 @@ def _is_dataclass(value: Any) -> bool:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Of a dataclass, but for what its class leaves out when it compares two."""
+    """The fields of a dataclass, but for those that its class leaves out when it compares two."""
     return {item.name: getattr(value, item.name, None) for item in dataclasses.fields(value) if item.compare}
 
 
@@ -382,7 +382,7 @@ def _is_printed(value: Any) -> bool:
 
 
 def _of_tokenizer(value: Any) -> dict[str, Any] | None:
-    """What identifies one of Hugging Face's; None for others. They hold much that differs between runs."""
+    """The identity of a tokenizer of Hugging Face's; None for others. They hold much that differs between runs."""
     if type(getattr(value, "name_or_path", None)) is str and type(getattr(value, "vocab_size", None)) is int:
         length = {"length": len(value)} if isinstance(value, Sized) else {}  # with the tokens that were added
         return {part: getattr(value, part) for part in _OF_TOKENIZERS if hasattr(value, part)} | length
@@ -453,7 +453,7 @@ def is_address(text: str) -> bool:
 
 
 def _short(text: str, long: int = _LONG_TEXT, shown: int = _SHOWN) -> str:
-    """As it is shown: in whole, or how it begins and a digest, with its brackets and quotes closed."""
+    """The text as it is shown: in whole, or its beginning and a digest, with its brackets and quotes closed."""
     if len(text) <= long:
         return text
     closing = "".join(_CLOSING.get(opened, opened) for opened in reversed(opened_in(text[:shown])))

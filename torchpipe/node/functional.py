@@ -76,7 +76,7 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
 
 
 def _definition(cls: type) -> tuple[str, str]:
-    """Where a class is defined: its module, also where that is the program that runs, and its name there."""
+    """The place of a class's definition: its module, also where that is the program that runs, and its name there."""
     module = cls.__module__
     if module in ("__main__", "__mp_main__"):
         main = sys.modules.get(module)
@@ -92,7 +92,7 @@ def lookup(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
 
 
 def _class_of(kind: str, name: str) -> type | None:
-    """What a user has registered under that name, or else this library's node."""
+    """The class that a user has registered under that name, or else this library's node."""
     cls = _registries[kind].get(name)
     return built_in(kind, name) if cls is None else cls
 

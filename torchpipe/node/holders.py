@@ -44,7 +44,7 @@ class Holders:
         return ""
 
     def _attribute(self, iterator: NodeIterator[Any], own: dict[str, Any], type_name: str) -> str:
-        """Of those that the author has named in ``saved``: which holds the type."""
+        """The attribute that holds the type, of those that the author has named in ``saved``."""
         holds = (
             name for name in iterator.saved if any(kind == type_name for kind, _ in opaque_notes(encode(own[name])))
         )

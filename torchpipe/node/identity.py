@@ -92,11 +92,11 @@ class Identity:
 
     @property
     def digest(self) -> str:
-        """Of what all ranks have alike."""
+        """The digest of the part that all ranks have alike."""
         return hashlib.sha256(repr(self.common).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def difference(self, saved: Any, *, of_this_rank: bool = True) -> str | None:
-        """Where ``saved``, which :meth:`to_plain` gave, first differs; None if nowhere, or if there is none.
+        """The first difference from ``saved``, which :meth:`to_plain` gave; None without one, or if nothing was saved.
 
         Raises: StateError for what it cannot have given.
         """
@@ -236,7 +236,7 @@ class _Looks:
             into[name] = _sampled(what[0], what[1], map(_in_words, texts)) if what else _in_words(texts[0])
 
     def _name_addresses(self) -> None:
-        """Of the folders, what tells those apart that attributes of one name have."""
+        """Enter the paths, of folders the parts that tell apart those that attributes of one name have."""
         groups: dict[str, list[Address]] = {}
         for entry in self.addresses:
             groups.setdefault(entry[0].rpartition(".")[2], []).append(entry)

@@ -68,7 +68,7 @@ def _says_its_state(kind: type) -> bool:
 
 
 def has_become_shorter(done: int, count: int) -> StateError:
-    """Of a stream that ends while the items before a position are made again."""
+    """The error for a stream that ends while the items before a position are made again."""
     return StateError(
         f"the stream ended after {done} of {count} items that the state says were delivered: has the data become "
         "shorter, or does a function not depend on its input alone?"
@@ -98,7 +98,7 @@ def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None
 
 
 def _family(value: object) -> type:
-    """What a value of ``saved`` may turn into during a pass: a number into any other, a list into any other list."""
+    """The type that a value of ``saved`` keeps during a pass: a number may become any other, a list any other list."""
     if isinstance(value, str | bytes):
         return str if isinstance(value, str) else bytes
     if isinstance(value, Number | np.generic) or (isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 0):
@@ -108,8 +108,8 @@ def _family(value: object) -> type:
 
 @contextmanager
 def refusing_misfits(what: str) -> Iterator[None]:
-    """What code raises over a state that is not its own becomes a StateError that names ``what``; a StateError of the
-    library's own is told by a note whose state it is, and what to do.
+    """Raise a StateError that names ``what`` in the place of errors over a state that is another's; a StateError of the
+    library's own gets a note that names the owner of the state, and what to do.
     """
     try:
         yield
@@ -233,7 +233,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     @property
     def keeper(self) -> Keeper | None:
-        """What looks after the items that this pass keeps, in strict mode."""
+        """The keeper that looks after the items which this pass keeps, in strict mode."""
         if self.__keeper is None and self.keeps_items and self.context.host.strict:
             self.__keeper = Keeper(self.node, on=self._has_position)
             self.context.shared.keepers.append(self.__keeper)
@@ -302,8 +302,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         return False
 
     def lost(self, of_input: bool) -> int | None:
-        """As :meth:`leave_out`, where what this yields is paired with what others yield, by its position: how many
-        items of its stream went with the exception; None where that cannot be told, or it does not go on.
+        """Leave out an item, as :meth:`leave_out`, where items are paired with those of others by position: the number
+        of items of this stream that went with the exception; None where that cannot be told, or it does not go on.
 
         ``of_input``: one item of its input went, and the exception passed through here. By default one, if the node is
         a source or ``one_to_one``, and :meth:`leave_out` says so. 0 leaves the positions of the stream as they are.
@@ -312,21 +312,21 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         return 1 if exact and self.leave_out() else None
 
     def items_in_hand(self, of_input: bool) -> int:
-        """How many items go with the exception that has ended :meth:`run`: more than one where several are worked on
-        at once, as those of a batch (``DataChunk``) are. Asked before :meth:`leave_out`; where an exception passes
-        through (``of_input``), after :meth:`lost`.
+        """The number of items that go with the exception which has ended :meth:`run`: more than one where several are
+        worked on at once, as those of a batch (``DataChunk``) are. Asked before :meth:`leave_out`; where an exception
+        passes through (``of_input``), after :meth:`lost`.
         """
         item = None if of_input else self.current()
         return max(1, len(item)) if isinstance(item, DataChunk) else 1
 
     def current(self) -> object:
-        """What is being worked on, as ``on_error`` notes it for people when :meth:`run` raises: by default the item
+        """The object that is being worked on, as ``on_error`` notes it when :meth:`run` raises: by default the item
         that the first input handed out last.
         """
         return self._last_of(0) if self.inputs else None
 
     def _last_of(self, number: int) -> object:
-        """What input ``number`` has handed out last, where ``on_error`` watches."""
+        """The item that input ``number`` has handed out last, where ``on_error`` watches."""
         return self.inputs[number]._torchpipe_last
 
     def stride(self, parts: int, part: int) -> bool:
@@ -392,7 +392,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         return fn if random is None else lambda *args: random.within(partial(fn, *args))
 
     def divide(self, parts: int, part: int) -> bool:
-        """As :meth:`stride`, which an author writes."""
+        """Divide the stream by :meth:`stride`, which an author writes."""
         strides = self.stride(parts, part)
         if strides:
             self.__random = None
@@ -435,7 +435,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     @property
     def number_to_trace(self) -> int:
-        """What a trace knows this iterator's node by."""
+        """The number of this iterator's node in a trace."""
         return UNTIMED if self.untimed else self.context.node_id(self.node)
 
     def __iter__(self) -> Self:
@@ -456,7 +456,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         return state | self.state_of_ended()
 
     def state_of_ended(self) -> dict[str, Any]:
-        """What the state says of passes that :meth:`end_pass` has ended."""
+        """The entry in the state for passes that :meth:`end_pass` has ended."""
         return {_ENDED: {key: gathered([self.__ended]) for key in self.__ended}} if self.__ended else {}
 
     def end_pass(self, inner: Any) -> None:
@@ -473,9 +473,9 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             close()
 
     def state_later(self) -> Callable[[], dict[str, Any]] | None:
-        """What gives later the state that :meth:`state_dict` would give now; None if noting that costs as much.
+        """A function that gives later the state of now; None if noting that costs as much as :meth:`state_dict`.
 
-        Called between two items, by whoever pulls them.
+        Called between two items, by their consumer.
         """
         if self._has_position or self.__functions or not self.inputs:
             return None
@@ -659,7 +659,7 @@ def refuse_taken_attributes(iterator: NodeIterator[Any]) -> None:
 
 @dataclass
 class Positions:
-    """How to make items of the positions that ``owner`` yields.
+    """The way to make items of the positions that ``owner`` yields.
 
     ``reader`` gives the function from a position to its item, when the pass begins; ``holds`` says whether a value, out
     of a state, is one of the positions. ``current`` is the one that is being read.

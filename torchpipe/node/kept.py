@@ -1,4 +1,4 @@
-"""What a pass has changed in its private copy: the next pass does not see it. Runs in every process."""
+"""The changes of a pass to its private copy: the next pass does not see them. Runs in every process."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _ADVICE = (
 
 
 class OwnGenerators:
-    """Those of ``roots``, as they are when this is made, or a pass begins. ``warn`` is told what cannot be seeded.
+    """The generators of ``roots``, when this is made, or a pass begins. ``warn`` is told what cannot be seeded.
 
     Not thread-safe.
     """

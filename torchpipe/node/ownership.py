@@ -50,7 +50,7 @@ class _Held:
 
 
 class Keeper:
-    """What one pass over ``node`` keeps, with a digest of each item as it came; ``on``: from one item to the next."""
+    """The items that a pass over ``node`` keeps, each with a digest as it came; ``on``: from one item to the next."""
 
     def __init__(self, node: DataPipe, *, on: bool = True) -> None:
         self.node = node
@@ -106,7 +106,7 @@ class Keeper:
             self._compare(part, "was saved in a state")
 
     def changed(self, item: Any) -> list[Any]:
-        """Those of what is kept, in ``item``, that are not as they came."""
+        """The kept objects in ``item`` that have changed since they came."""
         return [part for part in _parts(item) if self._differs(part)]
 
     def let_change(self, item: Any) -> None:

@@ -1,4 +1,4 @@
-"""What users' functions return: the one door at which numbers, keys and answers become Python's own.
+"""The results of users' functions: the one door at which numbers, keys and answers become Python's own.
 
 A function may return ``np.int64(3)`` or ``torch.tensor(3)`` where 3 is meant. Here it becomes 3, so that what a node
 keeps of it can be saved and loaded, and two that are equal are one key of a dict.

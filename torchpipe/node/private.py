@@ -74,8 +74,8 @@ def own_functions(node: DataPipe) -> tuple[Any, list[Any]]:
 
 
 def with_state(value: Any) -> Iterator[Any]:
-    """What has state in ``value``, a function or an attribute of a node: functions, in containers too, and what a
-    ``functools.partial`` calls or hands over.
+    """The objects with state in ``value``, a function or an attribute of a node: functions, in containers too, and
+    those that a ``functools.partial`` calls or hands over.
     """
     return _with_state(value, _is_followed)
 

@@ -1,4 +1,4 @@
-"""What a node says of itself: attributes with defaults, for a class to set. CONTRIBUTING.md has the list.
+"""The traits of a node: attributes with defaults, for a class to set. CONTRIBUTING.md has the list.
 
 Runs in every process. ``traits`` asks, and answers for nodes that are derived from torch's own classes as well.
 """
@@ -92,13 +92,13 @@ class NodeProtocol:
         """
 
     def explained(self) -> str:
-        """What ``loader.explain()`` says of it, beside its name."""
+        """The text of ``loader.explain()`` about it, beside its name."""
         return ""
 
     def made_of(self) -> Mapping[str, Any]:
-        """What its items are made of besides those of its inputs, by name: for ``cache``, which keeps them for as long
-        as none of that changes. By default all attributes. ``content_digest`` says what these may hold, and has what to
-        put in the place of something that may change unseen.
+        """The data that its items are made of, besides its inputs', by name: for ``cache``, which keeps them for as
+        long as none of these change. By default all attributes. ``content_digest`` says what these may hold, and has
+        what to put in the place of something that may change unseen.
         """
         return vars(self)
 

@@ -1,4 +1,4 @@
-"""What happens when making an item fails: it is raised, or the item is left out and noted.
+"""The handling of failures to make an item: the error is raised, or the item is left out and noted.
 
 Runs in every process that executes a part of a graph. ``on_error`` puts this into the context of all nodes before it.
 """
@@ -31,7 +31,7 @@ _log = logging.getLogger("torchpipe")
 
 @dataclass
 class Failures:
-    """Whether items that raise are left out, and which were. One for each pass over an ``on_error`` node."""
+    """The rule for items that raise, and those left out. One for each pass over an ``on_error`` node."""
 
     skips: bool
     budget: int | None
@@ -72,11 +72,11 @@ class Failures:
 
     @property
     def at_position(self) -> Failures:
-        """Those that leave out an item where it is, whatever it would have been paired with."""
+        """The failures that leave out an item where it is, whatever it would have been paired with."""
         return self
 
     def judge(self, iterator: NodeIterator[Any], error: Exception, leave_out: Callable[[], bool]) -> _Left:
-        """What ``iterator``, whose own code has raised ``error``, leaves out; or ``error`` is not handled any more."""
+        """The items that ``iterator`` leaves out for ``error`` of its own; or ``error`` is not handled any more."""
         item, items, path = "", 1, None
         if not self.skips or isinstance(error, TorchpipeError) or not isinstance(error, self.errors):
             refuse(error, "")
@@ -112,7 +112,7 @@ class Failures:
             context.host.on_left_out(recorded)
 
     def _record(self, left: _Left) -> LeftOut | None:
-        """What was noted, unless there is too much already."""
+        """Count ``left``, and note it unless there is too much already: the note."""
         self.count += left.items
         if len(self.recorded) < MOST_NOTED:
             self.recorded.append([left.node[:_LONGEST], left.error, left.item, left.items])
@@ -150,7 +150,7 @@ class _Left:
 
 
 class _OfBranches(Failures):
-    """Those of the inputs of a node that pairs their items: an exception goes on to that node, and each iterator in
+    """Failures in the inputs of a node that pairs their items: an exception goes on to that node, and each iterator in
     between, which it passes through, goes on behind the item that it stands for.
     """
 
@@ -172,7 +172,7 @@ class _OfBranches(Failures):
         return stream
 
     def lost_by(self, iterator: NodeIterator[Any], *, of_input: bool) -> int | None:
-        """As :meth:`NodeIterator.lost`."""
+        """The number of items lost, as from :meth:`NodeIterator.lost`."""
         return iterator.lost(of_input=of_input)
 
     def travels_on(self, iterator: NodeIterator[Any], error: Exception) -> bool:
@@ -204,7 +204,7 @@ class _OfBranches(Failures):
 
 
 class _OfGroup(_OfBranches):
-    """Those of the input of a node that groups items by their names: how many are lost does not matter."""
+    """Failures in the input of a node that groups items by their names: the number of lost ones does not matter."""
 
     def lost_by(self, iterator: NodeIterator[Any], *, of_input: bool) -> int | None:
         lost = iterator.lost(of_input=of_input)
@@ -278,14 +278,14 @@ def skip(stream: Iterator[Any], count: int) -> None:
 
 
 def tried(iterator: NodeIterator[Any]) -> int:
-    """How many items ``iterator`` has handed out or lost in this pass; only where an exception passes through."""
+    """The items that ``iterator`` has handed out or lost in this pass; only where an exception passes through."""
     failures = iterator.context.failures
     stream = failures.streams.get(iterator) if isinstance(failures, _OfBranches) else None
     return 0 if stream is None else stream.tried
 
 
 def as_note(error: Exception) -> dict[str, Any] | None:
-    """What a state says of an exception that stands for what is left out; None of another."""
+    """The entry in a state for an exception that stands for items left out; None for another."""
     left = vars(error).get(_LEFT)
     if left is None:
         return None
@@ -305,7 +305,7 @@ def of_note(note: Any, iterator: NodeIterator[Any]) -> Exception:
 
 
 def arrived(error: Exception) -> _Left | None:
-    """What was left out, for which ``error`` stands where it has come to; None if it is an error like others."""
+    """The items left out for which ``error`` stands where it has come to; None if it is an error like others."""
     left: _Left | None = vars(error).get(_LEFT)
     return None if is_passed(error) else left
 

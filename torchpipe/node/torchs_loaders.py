@@ -1,4 +1,4 @@
-"""What torch's loaders tell a graph that they run themselves, and its passes need to be parts of one stream.
+"""The messages of torch's loaders to a graph that they run: its passes need them to be parts of one stream.
 
 Runs in the process, or worker, of such a loader: torch's ``DataLoader``, torchdata's ``StatefulDataLoader``.
 
@@ -31,12 +31,12 @@ class TorchDivision:
 
 
 def common_seed(info: Any) -> int:
-    """What a loader drew for all of its workers, of whom ``info`` (``get_worker_info()``) describes one."""
+    """The seed that a loader drew for all of its workers, of which ``info`` (``get_worker_info()``) describes one."""
     return int(info.seed - info.id)
 
 
 def by_torch(nodes: Sequence[DataPipe]) -> TorchDivision | None:
-    """What a loader of torch's has told these ``nodes``, a graph; None if it has told nothing, or nothing divides it.
+    """The division that a loader of torch's told these ``nodes``, a graph; None if it told none, or nothing divides it.
 
     A sharding point of the user's need not keep a seed. In workers whose dataset is a graph, the seed is then made of
     those that other nodes have kept, or is that of the workers, which persistent ones have for all epochs.

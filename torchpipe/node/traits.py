@@ -1,4 +1,4 @@
-"""What can be asked of any node, torchpipe's own or one derived from torch's classes: inputs, name, a private copy.
+"""The questions that any node answers, torchpipe's own or one derived from torch's: inputs, name, a private copy.
 
 Runs in every process.
 
@@ -86,7 +86,7 @@ def inputs_of(node: DataPipe) -> list[DataPipe]:
 
 
 def held_inputs(node: DataPipe) -> Iterator[DataPipe]:
-    """As :func:`inputs_of`, each as often as ``node`` holds it."""
+    """The nodes of :func:`inputs_of`, each as often as ``node`` holds it."""
     named = traits_of(node).inputs
     if named:
         return iter(named_inputs(node))
@@ -110,8 +110,8 @@ def named_inputs(node: DataPipe) -> list[DataPipe]:
 
 
 def times_read(node: DataPipe, item: DataPipe) -> int:
-    """How often ``node`` reads its input ``item``: as often as its named inputs hold it; else, as one attribute holds
-    it: twice in ``zip(item, item)``.
+    """The number of times that ``node`` reads its input ``item``: as often as its named inputs hold it; else, as one
+    attribute holds it: twice in ``zip(item, item)``.
     """
     if traits_of(node).inputs:
         return sum(1 for found in named_inputs(node) if found is item)
@@ -235,8 +235,8 @@ def callable_name(fn: object) -> str:
 
 
 def node_name(node: object) -> str:
-    """How errors and drawings call a node: its class and, in brackets, its function if it has one; or as it says
-    itself (``node_title``), where users know it as something else.
+    """The name of a node in errors and drawings: its class and, in brackets, its function if it has one; or its own
+    ``node_title``, where users know it as something else.
     """
     title = getattr(node, "node_title", None)
     if title is not None:
@@ -250,8 +250,8 @@ def node_name(node: object) -> str:
 
 
 def traits_of(node: DataPipe) -> type[NodeProtocol]:
-    """What the class of ``node`` says. One that is derived from torch's has the defaults for what it does not say, or
-    means otherwise.
+    """The traits of the class of ``node``. One that is derived from torch's has the defaults for those that it does not
+    set, or means otherwise.
     """
     cls = type(node)
     if issubclass(cls, NodeProtocol):
@@ -282,7 +282,8 @@ def has_assumption(node: Any) -> bool:
 
 
 def goes_on(node: Any) -> bool:
-    """True if a pass changes it, so that the next one begins where that has ended: its ``left()`` says where.
+    """True if a pass changes it, so that the next one begins where that has ended: its ``left()`` says where, and is
+    its ``assumption()`` then.
 
     ``node.begins_again(seed, epoch)`` is asked where that pass was left in its midst: True once it is as it was made,
     so that the pass can be led to there; False if it stands as the pass leaves it wherever it is left.
@@ -338,7 +339,7 @@ class Division(enum.Flag):
 
 
 def division(node: DataPipe) -> Division:
-    """What ``node`` itself divides among. Its ``sharding_group_filter``, if it has one, says so, as in torch."""
+    """The division at ``node`` itself. Its ``sharding_group_filter``, if it has one, says so, as in torch."""
     if not divides(node):
         return Division.NONE
     match getattr(node, "sharding_group_filter", None):

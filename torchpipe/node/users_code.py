@@ -1,4 +1,4 @@
-"""Which nodes of a graph run code of the user's. Runs wherever a pass begins."""
+"""The nodes of a graph that run code of the user's. Runs wherever a pass begins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MADE = (list, tuple, dict, DataChunk)  # classes that a node may hold, to make 
 
 
 def runs_users_code(graph: DataPipe) -> bool:
-    """Whether any code of the user's runs in ``graph``, which may draw from the global random states.
+    """True if any code of the user's runs in ``graph``, which may draw from the global random states.
 
     None does where all nodes are torchpipe's and hold plain data alone, items included: their own random choices come
     from keyed streams.
@@ -31,7 +31,7 @@ def node_runs_users_code(node: DataPipe) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether ``value`` is data of Python's own types, in lists, tuples and dicts, and nodes."""
+    """True if ``value`` is data of Python's own types, in lists, tuples and dicts, and nodes."""
     waiting, seen = [value], set[int]()
     while waiting:
         item = waiting.pop()
@@ -49,6 +49,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_own(item: Any) -> bool:
-    """Whether ``item`` is of a class of torchpipe's that says ``holds_only_data``: nothing of the user's is in it."""
+    """True if ``item`` is of a class of torchpipe's that says ``holds_only_data``: nothing of the user's is in it."""
     kind = type(item)
     return is_ours(kind.__module__) and getattr(kind, "holds_only_data", False) is True

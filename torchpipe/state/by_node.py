@@ -1,4 +1,4 @@
-"""What a loader's position says of each node: the states in all shards, beside the nodes that they belong to.
+"""The states of nodes in a loader's position: from all shards, beside the nodes that they belong to.
 
 Runs in every process. Nothing that is in a state is run.
 """
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass
 class Found:
-    """What is in a position: of each shard, a cursor and, by the numbers of nodes, their own states."""
+    """The content of a position: of each shard, a cursor and, by the numbers of nodes, their own states."""
 
     nodes: list[Node]
     cursors: list[Cursor] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Found:
 
 
 def found_in(position: Any, graph: Any) -> Found:
-    """What is in a loader's ``position``; ``graph`` describes its nodes. Raises: StateError for damaged snapshots."""
+    """The content of ``position``; ``graph`` describes its nodes. Raises: StateError for damaged snapshots."""
     found = Found(_nodes(graph))
     _collect(position, found, 0)
     return found

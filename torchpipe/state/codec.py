@@ -51,7 +51,7 @@ Note = tuple[str, str]
 
 
 class OpaqueItem:
-    """What ``inspect`` shows for an item that only pickle, or a class of the user's, could rebuild."""
+    """The stand-in that ``inspect`` shows for an item that only pickle, or a class of the user's, could rebuild."""
 
     def __init__(self, type_name: str, size_bytes: int) -> None:
         self.type_name = type_name
@@ -117,7 +117,7 @@ class _Encoder:
         return key
 
     def extend(self, value: Any) -> list[Any]:
-        """What stands for a value that msgpack cannot pack."""
+        """The packed form of a value that msgpack cannot pack."""
         if type(value) is Cursor:
             return self._cursor(value)
         kind = kind_of(type(value))
@@ -180,7 +180,7 @@ def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
 
 
 def _where_refused(value: Any) -> str:
-    """Where in the lists and dicts of a state the value is that cannot be encoded, for people; or ""."""
+    """The path in a state to the value that cannot be encoded, through lists and dicts, as text; or ""."""
     where = ""
     while len(where) < _LONGEST_PLACE:
         parts = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
@@ -201,7 +201,7 @@ def _can_be_packed(value: Any) -> bool:
 
 
 def opaque_notes(data: bytes) -> list[Note]:
-    """What the encoded ``data`` hold that only pickle can rebuild, told by their head alone."""
+    """The types in the encoded ``data`` that only pickle can rebuild, with their nodes, by the head alone."""
     length = int.from_bytes(data[8:_HEAD], "big")
     notes = data[_HEAD : _HEAD + length]
     return [] if notes == _NO_NOTES else [(str(name), str(node)) for name, node in msgpack.unpackb(notes)]
@@ -227,7 +227,7 @@ class _Decoder:
         self._snapshots: list[bytes] = []
 
     def read(self, data: bytes, depth: int = 0) -> Any:
-        """What the encoded ``data`` hold; the snapshots in their cursors are opened for checking only."""
+        """The value that ``data`` encode; the snapshots in its cursors are opened for checking only."""
         if depth > _MAX_SNAPSHOTS_DEEP:
             raise ValueError(f"snapshots nested more than {_MAX_SNAPSHOTS_DEEP} deep")
         length = int.from_bytes(data[8:_HEAD], "big")
@@ -333,7 +333,7 @@ def as_text(data: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """What :func:`as_text` was given. Raises: StateError for what is no such text."""
+    """The bytes that :func:`as_text` was given. Raises: StateError for any other text."""
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:  # or characters beyond ASCII

@@ -118,8 +118,8 @@ def _is_fixed(array: Any) -> bool:
 
 
 def used_up_in(item: Any, copied: Any) -> object | None:
-    """What an attempt to use ``item`` may use up, and ``copied``, its :func:`copy_item`, shares: an open file or an
-    iterator in it; None if there is none.
+    """The object in ``item`` that an attempt to use it may use up, and that ``copied``, its :func:`copy_item`, shares:
+    an open file or an iterator; None if there is none.
     """
     if type(item) in (tuple, list):
         return next((used for used in map(used_up_in, item, copied) if used is not None), None)

@@ -18,7 +18,7 @@ _COMPARED = 4096  # bytes
 
 
 def reduce_memmap(array: Any) -> Any:
-    """As ``__reduce_ex__``: where the file is, if what it has now is what the array shows; else all the data."""
+    """The path of the file, as from ``__reduce_ex__``, if it has the data that the array shows; else all the data."""
     root = _mapped(array)
     if root is None or root.filename is None or root.mode not in _MODES or not array.size:
         return array.__reduce_ex__(5)

@@ -87,7 +87,7 @@ class FlatState:
 
     @classmethod
     def read(cls, state: Any, *, allow_pickle: bool = False, keep_opaque: bool = False) -> FlatState:
-        """What a flat dict says. Raises: StateError for what is no loader state; StateMismatchError for a version."""
+        """Read a flat dict. Raises: StateError if it is no state; StateMismatchError for another loader or version."""
         if isinstance(state, Mapping) and CLAIMS in state:
             raise StateError(
                 "the state has open claims, which only the loader of the rank that saved it can take up: give it to "
@@ -127,7 +127,7 @@ class FlatState:
 
 
 def _wrong_number(name: str, value: Any) -> str:
-    """What is wrong with a number of a state; empty if nothing is."""
+    """The fault of a number in a state, as text; empty if there is none."""
     least, most = int(name in ("num_shards", "world_size")), _LARGEST.get(name, 1 << 62)
     if type(value) is not int:
         return f"{name} is {shown(value)}"

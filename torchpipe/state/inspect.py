@@ -87,7 +87,7 @@ def _about_position(position: Any, graph: Any) -> Iterator[str]:
 
 
 def _parts(value: Any, level: int = 0) -> Iterator[str]:
-    """What is plain in a value on a line, and below it what has parts of its own."""
+    """The lines of a value: one of its plain parts, and below it those of parts that have parts."""
     pad = "  " * level
     cursor = value if isinstance(value, Cursor) else Cursor.from_state(value)
     if level > _MOST_LEVELS:
@@ -116,7 +116,7 @@ def _has_parts(value: Any) -> bool:
 
 
 def _text(values: list[Any]) -> str:
-    """Of one thing in all shards."""
+    """The values of one thing in all shards, as text."""
     first = values[0]
     if all(type(value) is int for value in values):
         return _range(values)

@@ -36,7 +36,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How one type is kept. ``code`` is part of the format: never renumber."""
+    """The form in which one type is kept. ``code`` is part of the format: never renumber."""
 
     code: int
     name: str
@@ -77,7 +77,7 @@ def _take_counter(value: Any) -> list[Any]:
 
 
 def _take_ordered(value: Any) -> list[Any]:
-    """What a module's ``state_dict()`` has of versions (``_metadata``) is left out: its class is the one that loads."""
+    """Leave out the versions in a module's ``state_dict()`` (``_metadata``): its class is the one that loads."""
     if getattr(value, "__dict__", {}).keys() - {"_metadata"}:
         raise Unfit
     return [dict(value)]

@@ -1,4 +1,4 @@
-"""What ``on_error`` has left out, as a state tells it. Runs nothing that is in the state."""
+"""The items that ``on_error`` has left out, from a state. Runs nothing that is in the state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LeftOut(NamedTuple):
 
 
 def left_out(state: Mapping[str, Any] | bytes) -> tuple[int, list[LeftOut]]:
-    """How many items of this epoch ``on_error("skip")`` had left out, and the first 1,000 of each shard.
+    """The number of items that ``on_error("skip")`` had left out in this epoch, and the first 1,000 of each shard.
 
     ``state`` is that of a loader, of an iterator, or an encoded snapshot. A loader's shards tell of it with their
     snapshots, so the last few may be missing; the logger ``torchpipe`` has told of all. Raises: StateError when the

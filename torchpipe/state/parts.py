@@ -1,4 +1,4 @@
-"""What a value holds: the entries of a container, and the attributes of an object. Runs in every process.
+"""The parts of a value: the entries of a container, and the attributes of an object. Runs in every process.
 
 No method of a user's class is called, but for properties named ``__dict__``: of classes that are derived from
 containers, the containers' own methods are.

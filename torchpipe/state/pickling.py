@@ -1,4 +1,4 @@
-"""How objects are pickled: as pickle and cloudpickle do it, less what these change in silence.
+"""Pickling, as pickle and cloudpickle do it, less the changes that these make in silence.
 
 Runs in every process.
 """
@@ -51,7 +51,7 @@ def is_made_otherwise(kind: type) -> bool:
 
 
 def reduce_error(error: BaseException) -> Any:
-    """As ``__reduce_ex__``: it is made of its contents, and no constructor written in Python is called."""
+    """The parts of an error, as from ``__reduce_ex__``, but made anew without a constructor written in Python."""
     reduced: Any = error.__reduce_ex__(5)
     kind, args, *attributes = reduced
     return _error, (kind, *args), *attributes

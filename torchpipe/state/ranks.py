@@ -138,7 +138,7 @@ def delivered_position(position: Position) -> Position:
 
 
 def _repeated(position: Position | None) -> int:
-    """How many of the items delivered were repeated, so that ranks end together."""
+    """The number of delivered items that were repeated, so that ranks end together."""
     agreed = (position or {}).get("agreement")
     repeated = agreed.get("repeated", 0) if type(agreed) is dict else 0
     return repeated if type(repeated) is int else 0

@@ -1,8 +1,8 @@
-"""Where a merge of shards stands: a cursor for each, which of them go on, and whose turn it is.
+"""The position of a merge of shards: a cursor for each, the shards that go on, and the one that is next.
 
 Runs in the consumer's process. The order of a stream is one of rounds: in round k, every shard that still has one gives
-its k-th item, the lowest number first. Who hosts which shard therefore does not change the order, and a position is
-told by how many items each shard has given.
+its k-th item, the lowest number first. The hosts of shards therefore do not change the order, and a position is
+the number of items that each shard has given.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Rotation:
 
     @classmethod
     def after(cls, cursors: Iterable[Cursor], live: Iterable[int], items_behind: int = 0) -> Rotation:
-        """Where shards stand that have given what their cursors count, each on its own."""
+        """The rotation of shards that have given the items that their cursors count, each on its own."""
         cursors, live = tuple(cursors), tuple(live)
         turn, ahead = turn_of([cursor.count for cursor in cursors], live)
         return cls(cursors, live, turn, any(ahead), items_behind)
 
     @property
     def counts(self) -> list[int]:
-        """How many items each shard has given."""
+        """The number of items that each shard has given."""
         return [cursor.count for cursor in self.cursors]
 
     def before(self, items: int) -> Rotation:
-        """Where the shards stood before the last ``items``; one whose snapshot is behind that begins at the start."""
+        """The rotation before the last ``items``; a shard with a snapshot behind that begins at the start."""
         cursors, live = list(self.cursors), set(self.live)
         for _ in range(min(items, sum(self.counts))):
             shard = max(range(len(cursors)), key=lambda index: (cursors[index].count, index))
@@ -75,7 +75,7 @@ class Rotation:
         return replace(self, live=live, turn=self.turn % len(live) if live else 0)
 
     def for_ranks(self, ranks: int) -> list[Rotation]:
-        """What is left to each of ``ranks``, who hosts every ``ranks``-th shard, numbered anew."""
+        """The rotation of each of ``ranks``, which hosts every ``ranks``-th shard, numbered anew."""
         counts, alive = self.counts, set(self.live)
         given = [sum(counts[rank::ranks]) for rank in range(ranks)]
         return [
@@ -89,7 +89,7 @@ class Rotation:
 
     @staticmethod
     def joined(parts: Sequence[Rotation]) -> Rotation:
-        """Of all ranks, in their order; shard j of rank r is number ``r + j * ranks`` among all."""
+        """The rotation of all ranks, given in their order; shard j of rank r is number ``r + j * ranks`` among all."""
         ranks = len(parts)
         cursors = [cursor for each in zip(*(part.cursors for part in parts), strict=True) for cursor in each]
         return Rotation.after(
@@ -97,7 +97,7 @@ class Rotation:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """As plain data."""
+        """The rotation as plain data."""
         state = {
             "live": list(self.live),
             "turn": self.turn,
@@ -114,7 +114,7 @@ class Rotation:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], shards: int) -> Rotation:
-        """What :meth:`to_state` gave, of so many ``shards``. Raises: StateError for what cannot be."""
+        """The rotation that :meth:`to_state` gave, of so many ``shards``. Raises: StateError for other data."""
         saved, counts, turn = state["shards"], state["counts"], state["turn"]
         if type(saved) is not list or len(saved) != shards:
             had = len(saved) if type(saved) is list else f"{saved!r:.40}"

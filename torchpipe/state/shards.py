@@ -108,7 +108,7 @@ class HostedShards:
         )
 
     def summary(self) -> dict[str, Any]:
-        """What other ranks need to know of these, to end together."""
+        """The counts and the step, which other ranks need, to end together."""
         return {"counts": list(self.counts), "step": self.step}
 
     def state(self, summaries: list[dict[str, Any]], agreed: Callable[[list[int]], int]) -> dict[str, Any]:

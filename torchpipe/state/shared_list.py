@@ -95,7 +95,7 @@ def _local(path: str | os.PathLike[str]) -> str:
 
 
 class SharedList(Sequence[T]):
-    """What :func:`shared_list` makes: items in a mapping, of which this shows some. Never changes; slices are views."""
+    """A list from :func:`shared_list`: a range of the items in a mapping. Never changes; slices are views."""
 
     __slots__ = ("__weakref__", "_mapped", "_read", "_shown")
 
@@ -181,7 +181,7 @@ class _Mapped:
         return cls(os.open(path, os.O_RDONLY), path)
 
     def address(self) -> _Address:
-        """Where another process finds it. Raises: OSError on a system that has no ``/proc``."""
+        """The address for another process. Raises: OSError on a system that has no ``/proc``."""
         if self.path:
             return self.path, 0, 0
         if not os.path.exists(f"/proc/self/fd/{self._fd}"):
@@ -190,7 +190,7 @@ class _Mapped:
 
     @property
     def read(self) -> Any:
-        """What makes the item at a position within the list."""
+        """The function that makes the item at a position within the list."""
         return self._read if self._numbers is None else self._numbers.__getitem__
 
     def _read(self, position: int) -> Any:
@@ -209,7 +209,7 @@ def _once(mapped: _Mapped) -> _Mapped:
 
 
 def _attached(address: _Address, digest: bytes, shown: tuple[int, int, int]) -> SharedList[Any]:
-    """What was pickled. Raises: FileNotFoundError."""
+    """The list that was pickled. Raises: FileNotFoundError."""
     path, pid, fd = address
     mapped = _here.get((path, digest))
     if mapped is None:

@@ -65,7 +65,7 @@ def tensor_in(data: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ..
 
 
 def span_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """How many elements lie between the first and the last of a tensor that has some, with both."""
+    """The number of elements from the first to the last of a tensor that has some, both included."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
@@ -76,7 +76,7 @@ def _flat(tensor: torch.Tensor, size: int) -> Any:
 
 
 def _has_usual_strides(tensor: torch.Tensor) -> bool:
-    """Those of a new one. A dimension of one may have any other, and torch tells memory formats by it."""
+    """True if its strides are usual. A dimension of one may have any other, and torch tells memory formats by it."""
     usual = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
         if stride != usual:
@@ -90,7 +90,7 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def reduce_tensor(tensor: torch.Tensor) -> Any:
-    """As ``__reduce_ex__``; a plain tensor that requires no gradient as its bytes, which may go out of band.
+    """The parts of a tensor for pickle; of a plain one that requires no gradient its bytes, which may go out of band.
 
     An expanded tensor goes as the elements that it has in memory, and is expanded again.
     """

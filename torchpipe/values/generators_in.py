@@ -55,10 +55,10 @@ _BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 
 @dataclass(slots=True)
 class GeneratorsIn:
-    """What is in ``roots`` now.
+    """The random generators in ``roots`` now.
 
-    ``generators``: by what leads to them, the same in every process. ``lost``: what is a position of its own: by what
-    leads there, what it is.
+    ``generators``: by the paths that lead to them, the same in every process. ``lost``: positions out of
+    reach, as of iterators: their descriptions, by path.
     """
 
     roots: tuple[Any, ...]
@@ -157,7 +157,7 @@ class _Walk:
         return ()
 
     def _first(self, count: int, values: Iterable[Any], path: str) -> list[Any]:
-        """Those of the first that may hold something; [] if none does."""
+        """The first of ``values``; [] if none of them can hold anything."""
         if count > _MOST:
             self._cut.append(path)
         first = list(islice(values, _MOST if count <= _MOST else _OF_MORE))

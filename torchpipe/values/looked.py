@@ -150,7 +150,7 @@ class Looked:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def look(self, *, at_large: bool = True) -> dict[int, Node]:
-        """What there is now, by its id. Not ``at_large``: large lists and arrays are taken to be as they were last."""
+        """The present objects, by id. Not ``at_large``: large lists and arrays are taken to be as they were last."""
         found: dict[int, Node] = {}
         memories = Memories(self.memories) if self.made else self.memories
         waiting: deque[tuple[Any, Node | None, Any]] = deque(
@@ -180,8 +180,8 @@ class Looked:
         return found
 
     def picture_of(self, value: Any, memories: Memories) -> Picture:
-        """What cannot be asked is known by identity alone. Of data's holders, those that pickle new objects each time
-        they are asked (tables, say) are followed by their attributes.
+        """The picture of ``value``; if it cannot be asked, of its identity alone. Holders of data that pickle new
+        objects each time they are asked (tables, say) are followed by their attributes.
         """
         try:
             picture = picture_of(value, memories)
@@ -229,21 +229,21 @@ class Looked:
     # -- taking down ------------------------------------------------------------------------------------------------
 
     def now(self, *, at_large: bool = True) -> Saved:
-        """What it takes to be as the owners are now, for ones that are as these were first looked at."""
+        """The changes that make of the owners, as they were first looked at, the present ones."""
         found = self.look(at_large=at_large)
         changed = [node for node in found.values() if not self.is_unchanged(node)]
         return {"objects": _Table(self, found, changed).rows} if changed else []
 
     def generators(self) -> list[str]:
-        """Where random generators are."""
+        """The paths of random generators."""
         return [node.path() for node in self.look().values() if isinstance(node.value, GENERATORS)]
 
     def changed(self) -> list[str]:
-        """Where objects are that are not as they were."""
+        """The paths of objects that have changed."""
         return [node.path() for node in self.look().values() if not self.is_unchanged(node)]
 
     def drawn(self) -> list[str]:
-        """Where random generators are that have been drawn from, and numbers in attributes that are other ones."""
+        """The paths of random generators that have been drawn from, and of numbers in attributes that have changed."""
         found = []
         for node in self.look().values():
             before = self.made.get(id(node.value))

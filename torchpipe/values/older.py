@@ -1,4 +1,4 @@
-"""What states from before hold of values: [steps, kind, value] of each that differed, by attributes, indices and keys.
+"""The values in states from before: [steps, kind, value] of each that differed, by attributes, indices and keys.
 
 The reader of these; nobody writes them any more.
 """

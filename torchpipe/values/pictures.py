@@ -112,7 +112,7 @@ class Picture:
         return dict(zip(names, self.parts[1 + args :]))
 
     def labels(self) -> list[Any]:
-        """What leads from the object to each part: plain data, each but once."""
+        """The labels that lead from the object to its parts: plain data, each but once."""
         parts = self.parts
         match self.kind:
             case "dict":
@@ -140,7 +140,7 @@ def _small(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class Memory:
-    """What arrays and tensors look into. ``view``: its bytes, as an array."""
+    """The memory that arrays and tensors look into. ``view``: its bytes, as an array."""
 
     __slots__ = ("owner", "view")
 

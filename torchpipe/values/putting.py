@@ -1,8 +1,8 @@
-"""What a state holds of values, read and put back into the present objects.
+"""The values in a state, read and put back into the present objects.
 
 Runs in every process. Lists, dicts, sets, arrays of the same shape, generators and objects with attributes are changed
-in place, so that whoever shares them goes on sharing them; what cannot be changed in place is made anew, once, and set
-wherever it is wanted.
+in place, so that their holders go on sharing them; others are made anew, once, and set wherever they
+are wanted.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class _Putting:
         )
 
     def _compare(self, value: Any, sample: Any, node: Node | None, name: str = "") -> None:
-        """Of other data than there were. That none are there yet is no error."""
+        """Refuse other data than there were. That none are there yet is no error."""
         if self._compares and self._looked.is_data(value) and sample_of(value) != sample:
             raise StateError(
                 f"{'' if node is None else node.path()}{name} has other data than when the state was saved. What is "
@@ -194,7 +194,7 @@ class _Putting:
             )
 
     def _with_data_there(self, present: Picture, wanted: Picture, node: Node | None) -> Picture:
-        """What were data in attributes is left as it stands there: their owner reads them itself."""
+        """``wanted``, with the present data in attributes: their owner reads them itself."""
         here = dict(zip(present.labels(), present.parts))
         gone = []
         parts = list(wanted.parts)
@@ -235,7 +235,7 @@ class _Putting:
         return made
 
     def _make(self, wanted: Picture) -> Any:
-        """What is in lists, dicts, sets and attributes comes later."""
+        """An object whose lists, dicts, sets and attributes are filled later."""
         fixed = wanted.fixed
         match wanted.kind:
             case "list":

@@ -1,4 +1,4 @@
-"""What a state holds of values, as rows of a table: read, and checked against the present objects.
+"""The values in a state, as rows of a table: read, and checked against the present objects.
 
 Runs in every process. A state may come from anybody: nothing is made here, and nothing is changed.
 """

@@ -1,6 +1,6 @@
-"""What the next epoch takes over from those before it: what samplers, datasets and workers keep.
+"""The values that the next epoch takes over from those before it: of samplers, datasets and workers.
 
-Runs in the user's process. It is what a state holds where no epoch is under way.
+Runs in the user's process. A state holds these where no epoch is under way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Carried:
-    """What the next epoch takes over, but for what stands in samplers, generators and datasets of this process.
+    """The values that the next epoch takes over, but for those in samplers, generators and datasets of this process.
 
     Replaced as a whole where an epoch has ended or was left, and where a state is loaded. Beginning an epoch uses it up
     no more than reading does: one that fails to begin has taken nothing.
@@ -130,7 +130,7 @@ def take_back(loader: DataLoader[Any], carried: Carried, now: dict[str, Any], st
 
 
 def _put_back(loader: DataLoader[Any], state: dict[str, Any]) -> None:
-    """What a sampler and a dataset in this process say of themselves."""
+    """Load the states of a sampler and of a dataset in this process, if they have any."""
     owner, dataset = loader._samplers.owner, _dataset_with_state(loader)
     position = state.get("sampler")
     if owner is not None and position is not None and (position["ends"] or not stands_at(owner, position["state"])):

@@ -1,4 +1,4 @@
-"""What the order of an epoch is made from: samplers, generators, the process's random states. Saved, and put back.
+"""The sources of an epoch's order: samplers, generators, the process's random states. Saved, and put back.
 
 Runs in the user's process.
 
@@ -226,7 +226,7 @@ class Samplers:
         return self.owner is None and not self.are_torchs
 
     def now(self, *, others: bool = True) -> dict[str, Any]:
-        """Where everything stands now that an order may be drawn from. Plain data.
+        """The present state of everything that an order may be drawn from. Plain data.
 
         ``others``: with the states of ``random`` and numpy, which take 0.1 ms.
         """
@@ -300,7 +300,7 @@ class Samplers:
         return state
 
     def present_parts(self, *, whole: bool = False, under_way: bool = False) -> dict[str, Any]:
-        """What samplers keep; not ``whole``: nothing where one says itself where an epoch stands.
+        """The values that samplers keep; not ``whole``: none where one says itself where an epoch stands.
 
         ``under_way``: a pass is at work. torch's samplers change none of their large lists and arrays then, so that
         these are taken to be as they were when it began.
@@ -355,8 +355,8 @@ class Samplers:
 
     @contextmanager
     def as_at(self, state: dict[str, Any], *, for_good: bool = False) -> Iterator[None]:
-        """As :meth:`put`; afterwards the process's random states are again what they were before. So are generators,
-        unless what is done meanwhile is to last (``for_good``): then the epochs' numbers are.
+        """Let all stand as after :meth:`put`; afterwards the process's random states are again what they were before.
+        So are generators, unless what is done meanwhile is to last (``for_good``): then the epochs' numbers are.
         """
         before, outside = self.now(others=False), RandomStates.now()
         epochs = self.given_epochs()

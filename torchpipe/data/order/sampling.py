@@ -93,7 +93,7 @@ class Order(ABC):
         """
 
     def key(self, number: int) -> int:
-        """What the random streams of batch ``number`` belong to: its number, among those of all ranks if there are."""
+        """The key of the random streams of batch ``number``: its number, among those of all ranks if there are."""
         return number
 
     def forget_before(self, number: int) -> None:
@@ -109,7 +109,7 @@ class Order(ABC):
         return
 
     def last_position(self) -> SamplerPosition | None:
-        """Of a sampler with a state of its own, how its present pass, which has ended, leads to the next one."""
+        """The way from the ended pass of a sampler with a state of its own to its next one; else None."""
         return None
 
 
@@ -209,7 +209,7 @@ def _is_shuffled(sampler: Any) -> bool:
 
 
 class _Computed(Order):
-    """Of ``range(n)`` or ``torch.randperm(n)``: any position is found at once, from the seed that was drawn.
+    """The order of ``range(n)`` or ``torch.randperm(n)``: any position is found at once, from the seed that was drawn.
 
     n and the size of batches are those with which the epoch began: a position counts by them.
     """
@@ -237,7 +237,7 @@ class _Computed(Order):
                 samplers.put_parts(state["parts"])
 
     def _begin(self) -> Any:
-        """What torch's sampler does when it is asked for the first index."""
+        """The indices, drawn as by torch's sampler when it is asked for the first one."""
         if not self._shuffled:
             return range(self._length)
         if self._seed is None:
@@ -281,7 +281,7 @@ class _Computed(Order):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """How far the sampler was asked in this epoch. Replaced as a whole: another thread may save a state.
+    """The progress of the sampler in this epoch. Replaced as a whole: another thread may save a state.
 
     ``batches`` that it gave, which may be more than were delivered, and their ``digest``. ``before``: while it is asked
     for another one, where the generators stood before that.
@@ -294,7 +294,7 @@ class _Asked:
 
 
 class _Sampled(Order):
-    """Of any sampler: by its state, or by running it again. What that gives beyond its position waits in ``_queue``."""
+    """The order of any sampler, by its state, or by running it again. Batches past its position wait in ``_queue``."""
 
     def __init__(
         self,

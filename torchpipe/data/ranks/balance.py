@@ -55,7 +55,7 @@ class Balance:
         self._parts = {name: part if callable(part) else _column(name, part) for name, part in parts.items()}
 
     def costs(self, length: int) -> Costs:
-        """Those of a dataset of ``length`` samples. Raises: ValueError for another number, what a function raises."""
+        """The costs of ``length`` samples. Raises: ValueError for another number, and the errors of functions."""
         columns = []
         outside = RandomStates.now()
         try:
@@ -131,7 +131,7 @@ def _column(name: str, given: Any) -> Integers:
 
 
 def _asked(name: str, function: Callable[[int], Any], length: int) -> Integers:
-    """What ``function`` says of each index, in their order."""
+    """The values of ``function`` for each index, in their order."""
     values = []
     for index in range(length):
         try:

@@ -111,7 +111,7 @@ def ranked_sampler(
 
 
 class RankedSampler(DistributedSampler[Any]):
-    """What a ``DataLoader(distributed=True)`` has as ``sampler``. ``set_epoch`` does what the loader's does.
+    """The ``sampler`` of a ``DataLoader(distributed=True)``. ``set_epoch`` does the same as the loader's.
 
     A ``DistributedSampler`` for those who look for one. Iterated by itself it gives this rank's indices of the epoch,
     once the ranks have agreed on a seed. ``len()``: the number of samples that this rank has in an epoch.
@@ -154,11 +154,11 @@ class RankedSampler(DistributedSampler[Any]):
             asked(epoch)
 
     def forget_row(self) -> None:
-        """As for a run that begins here: windows are planned for ranks that have ``row`` samples in a step."""
+        """Set ``row`` as a run begins: windows are planned for ranks that have ``row`` samples in a step."""
         self.row = (None if self.balance is None else self.balance.row) or self.batch_size
 
     def kept(self) -> dict[str, Any]:
-        """What the next epoch takes over."""
+        """The values that the next epoch takes over."""
         return kept_of_run(self, self.foretell())
 
     def check_kept(self, kept: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ class RankedSampler(DistributedSampler[Any]):
         )
 
     def arranged(self, share: Share, indices: Callable[[], Any]) -> Share | Windows:
-        """What says where this rank's batches stand in the order. ``indices`` gives that, if it is asked."""
+        """The positions of this rank's batches in the order. ``indices`` gives the order, if it is asked."""
         if self.balance is None or self.costs is None or len(self.costs.table) != share.length:
             return share
         return Windows(share, self.costs, self.balance.window, self.row, indices, shadow=self.balance.shadow)

@@ -53,7 +53,7 @@ def agreed(loader: DataLoader[Any], seed: int, world_size: int) -> int:
 
 
 def group_of(loader: DataLoader[Any], ranks: DataRanks) -> RankGroup:
-    """Those with whom ``loader`` begins its epochs: it has one group, made by all ranks when they begin the first."""
+    """The ranks with which ``loader`` begins its epochs: one group, made by all of them when they begin the first."""
     if loader._ranks is None:
         loader._ranks = RankGroup(ranks, loader.timeout or _TIMEOUT_S)
         weakref.finalize(loader, loader._ranks.close).atexit = False

@@ -1,4 +1,4 @@
-"""What the state of an order has of its windows, and where it leads to. Runs in the user's process.
+"""The windows in the state of an order, and the position that it leads to. Runs in the user's process.
 
 A window is planned from where it begins: a state within one says that, and how many of its steps are done, and is of
 use with the same costs, window, row, and number of samples in a step alone. The number of ranks is none of these.
@@ -26,7 +26,7 @@ _MOST = (1 << 62) - 1
 
 
 def kept_of_run(sampler: RankedSampler, seed: int) -> dict[str, Any]:
-    """What all epochs of a run have in common: in every state, within an epoch and between two. No ``balance`` where
+    """The values that all epochs of a run share: in every state, within an epoch and between two. No ``balance`` where
     nothing is planned, or the plan is a shadow.
     """
     ours = _identity(sampler)
@@ -95,7 +95,7 @@ class ResumePoint(NamedTuple):
 
 
 def resumed_at(sampler: RankedSampler, order: OrderState | None) -> ResumePoint:
-    """Where a state's ``order`` leads to; None: where an epoch begins."""
+    """The position that a state's ``order`` leads to; of None, the start of an epoch."""
     if order is None:
         return ResumePoint(0, 0)
     saved: dict[str, Any] | None = order.get("balance")
@@ -105,7 +105,7 @@ def resumed_at(sampler: RankedSampler, order: OrderState | None) -> ResumePoint:
 
 
 def _count(saved: dict[str, Any], name: str) -> int:
-    """Of steps, or of samples in one: no matter how many the dataset has."""
+    """The number of steps, or of samples in one, whatever the size of the dataset."""
     return stored_count(saved, name, _MOST)
 
 

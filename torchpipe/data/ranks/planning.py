@@ -1,4 +1,4 @@
-"""Which step, and which rank, a sample of a window belongs to. Pure functions over integers, alike on every machine.
+"""The step, and the rank, of each sample of a window. Pure functions over integers, alike on every machine.
 
 Runs in the user's process. Imports numpy alone, and of it only exact operations: ties go by ordinal, the place of a
 sample in its window.
@@ -37,7 +37,7 @@ _CLOSE = 1000  # one part in so many over what cannot be undercut is close enoug
 
 
 def plan(costs: Integers, steps: int, ranks: int, row: int) -> Integers:
-    """Where each sample of a window goes: ordinals (steps, ranks, samples of a rank), each ordinal once.
+    """The plan of a window: ordinals (steps, ranks, samples of a rank), each ordinal once.
 
     ``costs`` (samples, parts): of each sample, in the window's order, not negative; their sum fits into 63 bits. The
     number of samples is a multiple of ``steps * ranks``. Which samples a step has does not depend on ``ranks``.
@@ -47,7 +47,7 @@ def plan(costs: Integers, steps: int, ranks: int, row: int) -> Integers:
 
 
 def steps_of(costs: Integers, steps: int, row: int) -> Integers:
-    """Which samples each step has: ordinals (steps, samples of a step), in the window's order.
+    """The samples of each step: ordinals (steps, samples of a step), in the window's order.
 
     All steps have as many long samples as the others, if ranks of ``row`` samples can be even then. They cannot where a
     step has samples that cost more than ``row`` do on average, for a step takes as long as its longest sample: then the
@@ -83,7 +83,7 @@ def _is_even(costs: Integers, rows: int) -> bool:
 
 
 def ranks_of(costs: Integers, ranks: int) -> Integers:
-    """Which samples of a step each rank has: ordinals (ranks, samples of a rank), as many for all.
+    """The samples of a step for each rank: ordinals (ranks, samples of a rank), as many for all.
 
     Longest first, each to the rank that has least so far; then swaps, while they lower what the slowest rank has, of
     one part in turn without raising that of another. Ranks are in the order of their first samples.

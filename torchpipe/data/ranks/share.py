@@ -1,4 +1,4 @@
-"""Which samples of an order the batches of a rank have, without a plan: in turn. Pure; in the user's process."""
+"""The samples of an order in the batches of a rank, without a plan: in turn. Pure; in the user's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Share"]
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which samples the batches of a rank have, ``before`` samples into the order."""
+    """The samples in the batches of a rank, ``before`` samples into the order."""
 
     length: int
     size: int
@@ -32,7 +32,7 @@ class Share:
 
     @property
     def steps(self) -> int:
-        """How many each rank takes."""
+        """The number of steps that each rank takes."""
         return -(-self.batches // self.ranks) if self.uneven == "pad" else self.batches // self.ranks
 
     def taken(self, step: int) -> int:
@@ -40,7 +40,7 @@ class Share:
         return step - (step * self.ranks + self.rank >= self.batches)
 
     def start(self, step: int) -> int:
-        """Where in the order this rank's batch begins.
+        """The position in the order at which this rank's batch begins.
 
         A pad is its batch of the step before, which may have been before a stop; in an epoch's first step, rank 0's.
         """
@@ -52,5 +52,5 @@ class Share:
         return range(start, min(start + self.size, self.length))
 
     def after(self, steps: int) -> int:
-        """How many samples of the order are behind all ranks then."""
+        """The number of samples of the order that are behind all ranks after ``steps``."""
         return min(self.length, self.before + min(self.batches, steps * self.ranks) * self.size)

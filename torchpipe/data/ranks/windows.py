@@ -23,7 +23,7 @@ __all__ = ["Windows"]
 
 @dataclass(frozen=True)
 class _Sums:
-    """Of the steps that were planned. Replaced as a whole: another thread may look."""
+    """The sums over the steps that were planned. Replaced as a whole: another thread may look."""
 
     steps: int
     slowest: tuple[int, int]  # of their slowest ranks, without and with a plan
@@ -53,7 +53,7 @@ class Windows:
         self._sums = _Sums(0, (0, 0), (nothing, nothing))
 
     def positions(self, step: int) -> Sequence[int]:
-        """Where in the order the samples of this rank's batch stand."""
+        """The positions in the order of the samples of this rank's batch."""
         share = self._share
         taken = share.taken(step)
         if not 0 <= taken < self._whole_steps:

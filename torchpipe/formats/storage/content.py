@@ -61,7 +61,7 @@ def _zstandard() -> Any:
 
 
 def _damage(kind: str) -> tuple[type[Exception], ...]:
-    """What a decompressor raises for damaged data."""
+    """The errors that a decompressor raises for damaged data."""
     own = _zstandard().ZstdError if kind == "zstd" else {"gzip": zlib.error, "bz2": OSError, "xz": lzma.LZMAError}[kind]
     return own, EOFError, ValueError
 

@@ -1,3 +1,3 @@
-"""What becomes of a node's failures."""
+"""The failures of a node."""
 
 __all__: list[str] = []

@@ -82,7 +82,7 @@ def safe_str(error: BaseException) -> str:
 
 
 def _parts_of(error: BaseException) -> str:
-    """What can be shown of an error without a message: a status and its arguments."""
+    """The parts of an error without a message that can be shown: a status and its arguments."""
     parts = []
     for name in ("status", "code", "args"):
         try:
@@ -119,7 +119,7 @@ def _parts(error: BaseException) -> bytes | None:
 
 
 def _slots(error: BaseException) -> dict[str, Any]:
-    """What the classes keep outside ``vars()``: OSError its errno, others what ``__slots__`` names."""
+    """The values that the classes keep outside ``vars()``: OSError its errno, others those of ``__slots__``."""
     members = {
         name: member
         for kind in type(error).__mro__
