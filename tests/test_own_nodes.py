@@ -466,3 +466,45 @@ def test_inputs_beside_long_lists_are_found() -> None:
 def test_a_node_in_an_object_beside_many_words_is_refused() -> None:
     with pytest.raises(GraphError, match="where no input is looked for"):
         iter(Chain(Holder(IterableWrapper("ab"))))
+
+
+class Countdown(IterDataPipe[int]):
+    """As torch's nodes are written that begin anew by ``reset()``."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def reset(self) -> None:
+        self.left = 3
+
+    def __iter__(self) -> Iterator[int]:
+        while self.left:
+            self.left -= 1
+            yield self.left
+
+
+class StatefulCountdown(Countdown):
+    def state_dict(self) -> dict[str, int]:
+        return {"left": self.left}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.left = state["left"]
+
+
+class Named(Countdown):
+    """Its own method has torch's name alone."""
+
+    def reset(self, left: int) -> None:  # type: ignore[override]
+        self.left = left
+
+
+@pytest.mark.parametrize("make", [Countdown, StatefulCountdown])
+def test_L2_reset_is_called_before_each_pass_and_not_behind_a_state(make: Any) -> None:
+    loader = DataLoader2(make())
+    assert [list(loader), list(loader)] == [[2, 1, 0]] * 2
+    stream = iter(loader)
+    assert next(stream) == 2
+    resumed = DataLoader2(make())
+    resumed.load_state_dict(loader.state_dict())
+    assert [list(resumed), list(resumed)] == [[1, 0], [2, 1, 0]]
+    assert list(DataLoader2(Named())) == []

@@ -6,6 +6,7 @@ Runs in every process that executes a part of a graph.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -18,6 +19,7 @@ from torchpipe.node.ends import stream_of
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.kept import Kept
+from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.traits import DataPipe, node_name, with_inputs
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class ReplayIterator(NodeIterator[Any]):
         super().__init__(node, context)
         self.count = 0
         self._ended = False
+        self._is_restored = False  # the copy's own state has been loaded, so that its reset() would undo that
         self._loaded: dict[str, Any] = {"count": 0}
         self._bound: list[BoundInput] = []
         self._iterator: Iterator[Any] | None = None
@@ -128,6 +131,9 @@ class ReplayIterator(NodeIterator[Any]):
 
     def _open(self) -> Iterator[Any]:
         if self._iterator is None:
+            # Of a class of torch's own base, torch calls it; there it does nothing unless the class says what
+            if isinstance(self.node, NodeProtocol) and not self._is_restored and _takes_nothing(self._copy.reset):
+                self._copy.reset()
             self._iterator = stream_of(self._copy)
         return self._iterator
 
@@ -205,7 +211,8 @@ class ReplayIterator(NodeIterator[Any]):
         if "user" in state:
             for bound, value in zip(self._bound, state["handed"], strict=True):
                 bound.begin_at(value)
-            target: Any = self._copy if state["of"] == "node" else self._open()
+            self._is_restored = state["of"] == "node"
+            target: Any = self._copy if self._is_restored else self._open()
             target.load_state_dict(copy.deepcopy(state["user"]))
         elif self.count and not self._ended and self.context.host.announces:
             announce_replay(node_name(self.node), self.count)
@@ -221,3 +228,12 @@ class ReplayIterator(NodeIterator[Any]):
             if close is not None:
                 stack.callback(close)
             stack.callback(super().close)
+
+
+def _takes_nothing(method: Any) -> bool:
+    """False for a method of the user's own that has torch's name alone."""
+    try:
+        inspect.signature(method).bind()
+    except TypeError:
+        return False
+    return True

@@ -29,6 +29,7 @@ from torchpipe.values.pictures import (
     encoded,
     is_constant,
     is_of_machine,
+    is_own,
     is_same,
     name_of,
     picture_of,
@@ -165,6 +166,8 @@ class Looked:
                 picture = Picture("held")
             elif parent is not None and self.is_data(value):
                 picture = Picture("data", sample_of(value))
+            elif parent is not None and self._at_most is not None and is_own(type(value)):
+                picture = Picture("held")
             elif self._at_most is not None and len(found) >= _MOST_OBJECTS:
                 picture = Picture("held")
                 self.beyond = self.beyond or parent

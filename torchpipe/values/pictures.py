@@ -44,6 +44,7 @@ __all__ = [
     "encoded",
     "is_constant",
     "is_of_machine",
+    "is_own",
     "is_same",
     "is_same_part",
     "name_of",
@@ -259,7 +260,12 @@ def picture_of(value: Any, memories: Memories) -> Picture:
 
 def is_of_machine(kind: type) -> bool:
     """True for classes whose objects stand for what a process has: locks, threads, files, logs."""
-    return _room(kind) in _OF_THE_MACHINE
+    return _room(kind) in _OF_THE_MACHINE or kind.__module__ == "multiprocessing.connection"
+
+
+def is_own(kind: type) -> bool:
+    """True for classes of this project's, whose objects are no user's to change; a memory is the user's."""
+    return _room(kind) in ("torchpipe", "reading_services") and kind is not Memory
 
 
 def _room(kind: type) -> str:
