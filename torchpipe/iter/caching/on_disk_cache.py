@@ -36,9 +36,10 @@ class OnDiskCacheHolder(IterDataPipe[Any]):
     """Begins a part of a pipeline whose results are kept in files; ``end_caching`` ends it.
 
     ``filepath_fn`` says which file is made of an item (by default the item is its path). An item whose file is there
-    skips all that is between the two, so two items need two paths: the second of one path gets the first one's file. With ``hash_dict`` (path -> hash in hexadecimal, ``hash_type`` ``"sha256"`` or
-    ``"md5"``) each file that was made must have that hash, and with ``extra_check_fn(path)`` that function must say yes
-    of it, or the item's files are made anew. Paths are those that ``end_caching`` yields. Not iterated itself.
+    skips all that is between the two, so two items need two paths: the second of one path gets the first one's file.
+    With ``hash_dict`` (path -> hash in hexadecimal, ``hash_type`` ``"sha256"`` or ``"md5"``) each file that was made
+    must have that hash, and with ``extra_check_fn(path)`` that function must say yes of it, or the item's files are
+    made anew. Paths are those that ``end_caching`` yields. Not iterated itself.
 
     State: none of its own. Raises: ValueError for another ``hash_type``; TypeError for an argument that is no function.
     """
