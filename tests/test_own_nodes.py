@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -508,3 +510,47 @@ def test_L2_reset_is_called_before_each_pass_and_not_behind_a_state(make: Any) -
     resumed.load_state_dict(loader.state_dict())
     assert [list(resumed), list(resumed)] == [[1, 0], [2, 1, 0]]
     assert list(DataLoader2(Named())) == []
+
+
+class Helper:
+    def __init__(self) -> None:
+        self.rows, self.count = [[1], [2]], 0
+
+
+class Changes:
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self.order, self.held, self.names, self.tensor = np.arange(6), Helper(), ["a"], torch.zeros(2)
+        self.by_name = {"x": [1]}
+        self.change = change
+
+    def __iter__(self) -> Iterator[int]:
+        self.change(self)
+        yield 1
+
+
+class ChangesNode(IterDataPipe[int]):
+    __init__ = Changes.__init__
+    __iter__ = Changes.__iter__
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda node: np.random.shuffle(node.order), r"\.order in place"),
+        (lambda node: node.tensor.add_(1), r"\.tensor in place"),
+        (lambda node: node.held.rows[0].append(3), r"\.held\.rows\[0\] in place"),
+        (lambda node: setattr(node.held, "count", 1), r"\.held in place"),
+        (lambda node: node.by_name["x"].append(2), r"\.by_name\['x'\] in place"),
+        (lambda node: node.names.append("b"), ""),
+        (lambda node: node.by_name.clear(), ""),
+        (lambda node: setattr(node, "late", [1]), ""),
+    ],
+)
+@pytest.mark.parametrize("wraps", [False, True])
+def test_L7_a_change_of_what_passes_share_is_told_by_name(
+    change: Any, told: str, wraps: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    node: Any = type("OfThisTest", (Changes if wraps else ChangesNode,), {})(change)  # a class is told of once
+    list(DataLoader2(IterableWrapper(node) if wraps else node))
+    assert ("in place, which all passes" in caplog.text) == bool(told)
+    assert re.search(told, caplog.text)

@@ -1,4 +1,7 @@
-"""The changes of a pass to its private copy: the next pass does not see them. Runs in every process."""
+"""The changes of a pass to the object that it runs on, a copy whose attributes hold much of what the given one's hold.
+
+Runs in every process.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,40 @@ _warned: set[type] = set()  # classes of which it was said that a pass changes t
 
 
 class Kept:
-    """``owner`` as it is when this is made. ``except_types``: types that are somebody else's to keep.
+    """``copy``, of ``given``, as it is when this is made. ``except_types``: types that are somebody else's to keep.
 
     ``at_most``: what is larger, in kilobytes with all that it holds, is data.
     """
 
-    def __init__(self, owner: Any, *, except_types: tuple[type, ...] = (), at_most: int) -> None:
-        self._looked = Looked([owner], held_types=except_types, at_most=at_most << 10)
+    def __init__(self, copy: Any, given: Any, *, except_types: tuple[type, ...] = (), at_most: int) -> None:
+        self._looked = Looked([copy], held_types=except_types, at_most=at_most << 10)
+        theirs = getattr(given, "__dict__", {})
+        own = [part for name, part in getattr(copy, "__dict__", {}).items() if part is not theirs.get(name)]
+        self._own = {id(part): part for part in (copy, *own)}
 
     def tell_of_changes(self, name: str) -> None:
-        """Say, once for each class, that no later pass will see the numbers and generators that a pass has changed."""
+        """Say, once for each class, what a pass has changed: of its own, which no later pass will see, the numbers and
+        generators; of what all passes share, everything.
+        """
         kind = type(self._looked.owners[0])
-        found = [] if kind in _warned else list(self._looked.drawn())
-        if found:
-            _warned.add(kind)
+        if kind in _warned:
+            return
+        shared = self._looked.changed_in_place(except_for=self._own)
+        own = [path for path in self._looked.drawn() if not path.startswith(tuple(shared))]
+        if shared:
+            _log.warning(
+                "iterating %s has changed %s in place, which all passes and the shards of one process share: items may "
+                "be lost or come twice, and a resume may differ. Change a copy that __iter__ makes, or give the object "
+                "state_dict() and load_state_dict()",
+                name,
+                ", ".join(shared),
+            )
+        if own:
             _log.warning(
                 "iterating %s has changed %s. Each pass, so each epoch, begins from the object as it was given: if the "
                 "order is to differ in each epoch, draw it from the epoch (context.epoch, or shuffle() behind it)",
                 name,
-                ", ".join(found),
+                ", ".join(own),
             )
+        if shared or own:
+            _warned.add(kind)

@@ -110,7 +110,9 @@ class ReplayIterator(NodeIterator[Any]):
         # Those of torch's, and others that are told a seed, begin each epoch anew by that
         takes_seed = type(node).__module__.startswith(("torch.", "torchdata.")) or hasattr(node, "set_seed")
         self._kept = (
-            None if takes_seed else Kept(self._copy, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
+            None
+            if takes_seed
+            else Kept(self._copy, node, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
         )
         self._copy.__dict__[BOUND] = self._with_copy(context)
         context.shared.replays.append(self)

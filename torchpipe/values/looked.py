@@ -245,6 +245,14 @@ class Looked:
         """The paths of objects that have changed."""
         return [node.path() for node in self.look().values() if not self.is_unchanged(node)]
 
+    def changed_in_place(self, *, except_for: Collection[int]) -> list[str]:
+        """The paths of objects that were there and are not as they were, but for those with these ids."""
+        return [
+            (node if node.picture.kind != "memory" or node.parent is None else node.parent).path()
+            for node in self.look().values()
+            if id(node.value) in self.made and id(node.value) not in except_for and not self.is_unchanged(node)
+        ]
+
     def drawn(self) -> list[str]:
         """The paths of random generators that have been drawn from, and of numbers in attributes that have changed."""
         found = []

@@ -241,7 +241,7 @@ class _IterableIterator(NodeIterator[T]):
         self._kept: Kept | None = None  # of a pass's own
         if node.deepcopy and not self._stateful and _is_users(node.iterable):
             self._iterable = private_copy(node.iterable)
-            self._kept = Kept(self._iterable, at_most=8)
+            self._kept = Kept(self._iterable, node.iterable, at_most=8)
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False
