@@ -97,36 +97,31 @@ class WorkersOwn(IterDataPipe[Any]):
         self.workers = workers
         self.as_torch = as_torch
         self.base_seed = base_seed
+        self._ran: tuple[tuple[int, int], bytes] | None = None  # here, the last pass: what it left at its first item
 
     def assumption(self) -> Saved:
-        """The values that the dataset keeps now."""
+        """What the dataset keeps now."""
         return [] if self.kept is None else self.kept.now()
 
-    def left(self) -> Saved:
-        """Note the values that the dataset keeps at the end of a pass: changes until the next one are the user's."""
-        assumption = self.assumption()
-        if self.kept is not None:
-            self.kept.left = encode(assumption)
-        return assumption
+    def note_first(self, context: Context) -> None:
+        """A pass has given its first item."""
+        self._ran = (context.seed, context.epoch), encode(self.assumption())
 
     def begins_again(self, seed: int, epoch: int) -> bool:
-        """False where that pass was run here, by no worker, which may have run ahead: the dataset stands where it was
-        left, and is the user's to change. So it is, too, if it is as it was behind the first item.
+        """False where that pass was run here, and the dataset is as it was behind the first item, or the user has
+        changed it since the pass was closed.
         """
-        kept = self.kept
-        if kept is None:
-            return True
-        if kept.ran == (seed, epoch) and (not self.workers or kept.first == encode(self.assumption())):
+        kept, now = self.kept, encode(self.assumption())
+        if self._ran == ((seed, epoch), now) or (kept is not None and kept.closed not in (None, now)):
             return False
-        put(kept, [], compares=False)
+        if kept is not None:
+            put(kept, [], compares=False)
         return True
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
-        assumed, kept = context.shared.assumed.get(context.node_id(self)), self.kept
-        if kept is not None:
-            if assumed is not None and (kept.left is None or kept.left != encode(assumed)):
-                put(kept, assumed)
-            kept.ran, kept.first, kept.left = (context.seed, context.epoch), None, None
+        assumed = context.shared.assumed.get(context.node_id(self))
+        if assumed is not None and self.kept is not None:
+            put(self.kept, assumed)
         return _OwnIterator(self, context, self.datapipe)
 
 
@@ -169,6 +164,8 @@ class _OwnIterator(NodeIterator[Any]):
             super().load_state_dict(state)
 
     def close(self) -> None:
+        if not (self.is_closed or self.node.kept is None):
+            self.node.kept.closed = encode(self.node.assumption())
         with self._as_worker():
             super().close()
 
@@ -193,8 +190,7 @@ class _OwnIterator(NodeIterator[Any]):
                 return
             if first:
                 first = False
-                if node.workers and node.kept is not None:
-                    node.kept.first = encode(node.assumption())
+                node.note_first(context)
                 if looks:
                     self._tell_if_read_whole()
             yield item

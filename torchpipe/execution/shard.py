@@ -381,7 +381,7 @@ class Shard:
     def next_pass(self) -> bytes | None:
         """The start of the next pass if this one is over here; None if it has changed nothing of its own start."""
         nodes = [] if self._context is None else walk(self.graphs[self.branch])
-        found = [(node, node.left()) for node in nodes if goes_on(node)]
+        found = [(node, node.assumption()) for node in nodes if goes_on(node)]
         if self._context is None or not any(assumption for _, assumption in found):
             return None
         assumptions = [[self._context.node_id(node), assumption] for node, assumption in found]

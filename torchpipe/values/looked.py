@@ -107,11 +107,7 @@ class Looked:
         self._begin()
 
     def _begin(self) -> None:
-        # In this process: seed and epoch of the pass that used the owners last, what it left behind its first item, and
-        # when it was over
-        self.ran: tuple[int, int] | None = None
-        self.first: bytes | None = None
-        self.left: bytes | None = None
+        self.closed: bytes | None = None  # what the pass that used the owners last had left when it was closed
         self.memories = Memories()
         self.told = False  # by who has told what is lost
         self.beyond: Node | None = None  # holds what is too far away to be followed
