@@ -257,3 +257,63 @@ def test_L2_epochs_that_are_cut_short_in_this_process(kind: Any, seed: int) -> N
 @pytest.mark.parametrize("there", [FORK, {}])
 def test_L2_L4_epochs_that_are_cut_short_in_workers(kind: Any, there: dict[str, Any]) -> None:
     cut_short(kind, 4, FORK, there)
+
+
+class Level(IterableDataset[int]):
+    """The loop sets its level; it counts its passes itself, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.level, self.passes, self.fails = 0, 0, False
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        for number in range(6):
+            if self.fails and number == 3:
+                raise ValueError("a bad record")
+            yield 1000 * self.level + 100 * self.passes + number
+
+
+@pytest.mark.parametrize("cut", [None, 1, 2])
+def test_L1_the_users_changes_between_epochs_count_as_with_torch(cut: int | None) -> None:
+    got = []
+    for kind in (DataLoader, torch.utils.data.DataLoader):
+        dataset = Level()
+        loader: Any = kind(dataset, batch_size=2)
+        for epoch in range(4):
+            dataset.level = epoch
+            for taken, batch in enumerate(loader, 1):
+                got.append((kind is DataLoader, batch.tolist()))
+                if taken == cut:
+                    break
+            if kind is DataLoader:
+                loader.set_epoch(epoch + 1)  # as loops do that cut epochs short
+    ours, torchs = ([batch for is_ours, batch in got if is_ours is one] for one in (True, False))
+    assert ours == torchs
+
+
+def test_L1_an_error_that_the_user_mends_does_not_come_again() -> None:
+    dataset = Level()
+    dataset.fails = True
+    loader: Any = DataLoader(dataset, batch_size=2)
+    with pytest.raises(ValueError, match="a bad record"):
+        list(loader)
+    dataset.fails = False
+    assert [batch.tolist() for batch in loader] == [[200, 201], [202, 203], [204, 205]]
+
+
+def test_L2_a_state_of_the_end_behind_one_of_the_midst_in_a_used_loader() -> None:
+    def pass_of(loader: Any) -> list[Any]:
+        return [batch.tolist() for batch in loader]
+
+    run: Any = DataLoader(Level(), batch_size=2)
+    states = []
+    for _ in run:
+        states.append(run.state_dict())
+    states.append(run.state_dict())
+    second = pass_of(run)
+    for state in states[:-1]:
+        used: Any = DataLoader(Level(), batch_size=2)
+        used.load_state_dict(state)
+        pass_of(used)
+        used.load_state_dict(states[-1])
+        assert pass_of(used) == second

@@ -120,8 +120,10 @@ class WorkersOwn(IterDataPipe[Any]):
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         assumed = context.shared.assumed.get(context.node_id(self))
-        if assumed is not None and self.kept is not None:
-            put(self.kept, assumed)
+        if self.kept is not None:
+            if assumed is not None and self.kept.closed != encode(assumed):  # else it stands there, but for the user
+                put(self.kept, assumed)
+            self.kept.closed = None
         return _OwnIterator(self, context, self.datapipe)
 
 
