@@ -100,7 +100,7 @@ class WorkersOwn(IterDataPipe[Any]):
         self._ran: tuple[tuple[int, int], bytes] | None = None  # here, the last pass: what it left at its first item
 
     def assumption(self) -> Saved:
-        """What the dataset keeps now."""
+        """The changes that make of the dataset, as it was made, the present one."""
         return [] if self.kept is None else self.kept.now()
 
     def note_first(self, context: Context) -> None:
