@@ -17,6 +17,8 @@ from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 
 EPOCHS, AHEAD = 2, 4
+# An interrupt that strikes where an iterator is dropped is Python's to print: nobody can catch it there
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Struck(KeyboardInterrupt):
