@@ -22,7 +22,7 @@ def play(histories: int, *method: str) -> None:
 
 
 def test_L2_histories_in_process() -> None:
-    play(80)
+    play(30)
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
