@@ -317,3 +317,26 @@ def test_L2_a_state_of_the_end_behind_one_of_the_midst_in_a_used_loader() -> Non
         pass_of(used)
         used.load_state_dict(states[-1])
         assert pass_of(used) == second
+
+
+class Tidying(Level):
+    """Its generator changes it as it is closed."""
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            yield from super().__iter__()
+        finally:
+            self.passes += 10
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_L2_what_a_generator_changes_as_it_is_closed(cut: int) -> None:
+    run: Any = DataLoader(Tidying(), batch_size=2)
+    for taken, _ in enumerate(run, 1):
+        if taken == cut:
+            break
+    run.set_epoch(1)
+    state = run.state_dict()
+    resumed: Any = DataLoader(Tidying(), batch_size=2)
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in run]

@@ -166,10 +166,11 @@ class _OwnIterator(NodeIterator[Any]):
             super().load_state_dict(state)
 
     def close(self) -> None:
-        if not (self.is_closed or self.node.kept is None):
-            self.node.kept.closed = encode(self.node.assumption())
+        ends = not self.is_closed
         with self._as_worker():
-            super().close()
+            super().close()  # first: a generator of the user's may change the dataset as it is closed
+        if ends and self.node.kept is not None:
+            self.node.kept.closed = encode(self.node.assumption())
 
     def run(self) -> Iterator[Any]:
         node, context = self.node, self.context

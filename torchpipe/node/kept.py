@@ -36,7 +36,8 @@ class Kept:
         if kind in _warned:
             return
         shared = self._looked.changed_in_place(except_for=self._own)
-        own = [path for path in self._looked.drawn() if not path.startswith(tuple(shared))]
+        within = tuple(path + step for path in shared for step in (".", "["))
+        own = [path for path in self._looked.drawn() if path not in shared and not path.startswith(within)]
         if shared:
             _log.warning(
                 "iterating %s has changed %s in place, which all passes and the shards of one process share: items may "

@@ -231,7 +231,7 @@ def picture_of(value: Any, memories: Memories) -> Picture:
         return _with_parts("set", kind is frozenset, _in_order(value))
     if kind in (bytearray, array.array):
         return Picture("buffer", [value.typecode if kind is array.array else "", bytes(value)])
-    if _is_simple(kind):  # type: ignore[arg-type]  # classes can be hashed
+    if _is_simple(kind) and hasattr(value, "__dict__"):  # type: ignore[arg-type]  # classes can be hashed
         held = value.__dict__
         return Picture("object", ["new", 0, ATTRIBUTES, list(held), 0, 0], [kind, *held.values()], False)
     if isinstance(value, Memory):
@@ -336,7 +336,6 @@ def _is_simple(kind: type) -> bool:
     """True if all that pickle would be told of an object is its class and its ``__dict__``."""
     return (
         all(getattr(kind, name, None) is getattr(object, name, None) for name in _ASKED)
-        and kind.__dictoffset__ != 0
         and kind not in copyreg.dispatch_table
         and not any("__slots__" in vars(cls) for cls in kind.__mro__)
         and _room(kind) not in _OF_THE_MACHINE | {"torch"}
