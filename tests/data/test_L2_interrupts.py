@@ -164,3 +164,45 @@ def test_L2_an_iter_that_is_interrupted_has_begun_and_drawn_nothing(name: str) -
             assert list(map(exact, stream)) == expected[1], interrupter.hit
             del stream
             assert list(map(exact, loader)) == expected[2], interrupter.hit
+
+
+STRIKES: dict[int, type[BaseException]] = {}
+
+
+class Struck(Sampler[int]):
+    """Keeps what it has given in all, and is struck in the midst of one of these, once."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.passes = self.given = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        for number in range(self.length):
+            self.given += 1
+            if self.given in STRIKES:
+                raise STRIKES.pop(self.given)
+            yield (number + self.passes + self.given) % self.length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("error", [Interrupt, ValueError])
+@pytest.mark.parametrize("here", [True, False], ids=["the same loader", "another loader"])
+def test_L2_a_sampler_that_is_struck_gives_what_it_gives_else(error: type[BaseException], here: bool) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(Numbers(6), 2, sampler=Struck(6))
+
+    expected = [[batch.tolist() for batch in loader] for loader in [make()] for _ in range(3)]
+    for at in range(1, 13):
+        loader, STRIKES[at] = make(), error
+        found: list[list[Any]] = [[], [], []]
+        while (epoch := loader.epoch) < 3:
+            try:
+                found[epoch].extend(batch.tolist() for batch in loader)
+            except error:
+                state = loader.state_dict()
+                loader = loader if here else make()
+                loader.load_state_dict(state)
+        assert found == expected, at

@@ -163,7 +163,7 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
             stored_count(state, "asked")
             if type(state.get("digest")) is not int or type(state.get("ended")) is not bool:
                 raise damaged("it does not say which batches its sampler gave")
-            samplers.check_parts(state.get("parts"))
+            samplers.check_parts(state.get("parts", state["start"]["parts"]))
         else:
             check_sampler_position(saved)
             if saved["skip"] > number or saved.get("number") != number:
@@ -284,12 +284,14 @@ class _Asked:
     """The progress of the sampler in this epoch. Replaced as a whole: another thread may save a state.
 
     ``batches`` that it gave, which may be more than were delivered, and their ``digest``. ``before``: while it is asked
-    for another one, where the generators stood before that.
+    for another one, where the generators stood before that. ``torn``: an exception has struck it in the midst of one,
+    so that what it keeps is of no batch.
     """
 
     batches: int = 0
     digest: int = 0
     ended: bool = False
+    torn: bool = False
     before: dict[str, Any] | None = None
 
 
@@ -463,6 +465,7 @@ class _Sampled(Order):
         except BaseException as error:
             if not isinstance(error, Exception) and (before := self._asked.before):
                 self._samplers.put_now(before)  # Ctrl-C: what was drawn was for a batch that nobody has
+            asked = replace(asked, torn=True)
             raise
         finally:
             self._asked = asked
@@ -527,7 +530,7 @@ class _Sampled(Order):
         if self._positions:
             return state | {"sampler": self._position_before(number)}, now
         how_far = {"asked": asked.batches, "ended": asked.ended, "digest": asked.digest, "process": self._process}
-        return state | how_far | {"parts": parts}, now
+        return state | how_far | ({} if asked.torn else {"parts": parts}), now
 
 
 def _at_hand(indices: Any) -> Any:
