@@ -77,6 +77,15 @@ ORDERS: dict[str, Callable[[], Any]] = {
     "a sampler with a state": lambda: DataLoader(range(8), 2, sampler=Told()),  # type: ignore[arg-type]
     "a dataset with a state": lambda: DataLoader(Made(), 2),
     "shuffled": lambda: DataLoader(Made(), 2, shuffle=True, generator=torch.Generator().manual_seed(1)),
+    "workers that persist": lambda: DataLoader(
+        range(8),  # type: ignore[arg-type]
+        2,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(1),
+        num_workers=1,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    ),
 }
 
 

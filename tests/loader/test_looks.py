@@ -160,7 +160,8 @@ def test_a_loop_of_looks_goes_from_epoch_to_epoch_and_is_told(name: str) -> None
 
 @pytest.mark.parametrize("name", ["batches", "graph"])
 @pytest.mark.parametrize("within", [False, True])
-def test_L7_going_back_behind_a_loaded_position_is_told_once(name: str, within: bool) -> None:
+@pytest.mark.parametrize("peeks", [False, True])
+def test_L7_going_back_behind_a_loaded_position_is_told_once(name: str, within: bool, peeks: bool) -> None:
     with seeded(5), LOADERS[name]() as loader:
         list(loader)
         stream = iter(loader)
@@ -170,6 +171,8 @@ def test_L7_going_back_behind_a_loaded_position_is_told_once(name: str, within: 
         state = loader.state_dict()
     with seeded(5), LOADERS[name]() as loader:
         loader.load_state_dict(state)
+        if peeks and within:
+            loader.peek()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             loader.set_epoch(2 - within)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import time
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from torchpipe.data.order.sampling import Order
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.node_figures import Made
 from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.loader.handing import Handing
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
@@ -28,27 +28,13 @@ from torchpipe.stats.node_sheet import NodeSheet
 __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 
 
-class Batches(ABC):
-    """The batches of an epoch, from a position on. Pulled by one thread at a time.
-
-    ``hand`` holds those that are there, the next one last. A batch counts once it has been deleted from it, which is
-    the last thing that ``next()`` does: one that an exception keeps from the loop comes again.
+class Batches(Handing):
+    """The batches of an epoch. In the place of one that failed is a :class:`Failure`, which counts as soon as the next
+    one is wanted: a state that is saved in between goes on with it.
     """
 
-    clock: Clock  # of whoever takes them
-    hand: list[Any]
-
-    @property
-    @abstractmethod
-    def number(self) -> int:
-        """The batches of the epoch before the next one. One that failed counts as soon as the next is wanted:
-        a state that is saved in between goes on with it."""
-
     def ready(self) -> list[Any]:
-        """``hand``, with the next batch in it, or a :class:`Failure` in its place that has not been raised yet.
-
-        Raises: StopIteration at the end; what ends the epoch.
-        """
+        """``hand``, with the next batch in it, or a :class:`Failure` in its place that has not been raised yet."""
         if self.has_raised:
             del self.hand[-1]
         return self.hand or self.fill()
@@ -58,21 +44,6 @@ class Batches(ABC):
         """True if what is in the hand is no batch, but an error that the loop has had."""
         hand = self.hand
         return bool(hand) and isinstance(hand[-1], Failure) and hand[-1].error is None
-
-    @abstractmethod
-    def fill(self) -> list[Any]:
-        """The next batches, as from :meth:`ready`, where the hand is empty."""
-
-    def pass_over(self, count: int) -> int:
-        """Pass over ``count`` batches more, or all there are: how many. Batches that need not be made are not; one that
-        raises is past all the same. Raises: the error that ends the epoch.
-        """
-        passed = 0
-        with suppress(StopIteration):
-            while passed < count:
-                del self.ready()[-1]
-                passed += 1
-        return passed
 
     def _pass_hand(self, count: int) -> int:
         """Pass over the batch in hand, if ``count`` is not 0: how many that were. One that has raised is past."""
@@ -110,14 +81,6 @@ class Batches(ABC):
     def deal_more(self) -> None:
         """Called in the loop's thread before it takes a batch from a stage, whose own thread calls :meth:`ready`."""
         return
-
-    def interrupt(self) -> None:
-        """Make a :meth:`ready` that waits in another thread return at once. Thread-safe."""
-        return
-
-    @abstractmethod
-    def close(self) -> None:
-        """The epoch is over, or nobody wants more of it. Idempotent."""
 
 
 class LocalFailure(Failure):
@@ -220,6 +183,7 @@ class LocalBatches(Batches):
         return number
 
     def pass_over(self, count: int) -> int:
+        """Batches that need not be made are not; one that raises is past all the same."""
         if self._epoch is None or is_stateful(self._fetch.dataset):  # making it leads on
             return super().pass_over(count)
         passed = self._pass_hand(count)

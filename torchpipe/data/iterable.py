@@ -22,11 +22,10 @@ from torchpipe.data.nodes import seed_worker
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import ReplicatedSourceWarning, StateError, StateMismatchError
-from torchpipe.execution.merge import MergeIterator
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.iter import Collator, IterableWrapper
-from torchpipe.loader.handing import Handing
+from torchpipe.loader.handing import StreamHanding
 from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -278,7 +277,7 @@ def check_ranks(saved: dict[str, Any], rank: int, world_size: int) -> None:
         )
 
 
-class IterableBatches(Batches):
+class IterableBatches(StreamHanding, Batches):
     """``start.delivered`` batches are before the first; ``start.state`` is what :meth:`position` gave.
 
     ``service`` has been given the graph; it is ended with the epoch, unless ``keeps``: its workers are to persist.
@@ -313,32 +312,16 @@ class IterableBatches(Batches):
             with suppress(Exception):
                 told = GlobalRandom((start.seed, start.epoch, start.rank)).within(here.state_dict)  # a single shard's
                 self._begins = [{"dataset": copy.deepcopy(told), "iterator": None}]
-        self._stream = service.initialize_iteration(start)
-        self._merge = self._stream if isinstance(self._stream, MergeIterator) else None
-        self._handing = Handing(self._stream)
-        self.clock = self._handing.clock
-
-    @property
-    def hand(self) -> list[Any]:  # type: ignore[override]
-        return self._handing.hand
-
-    def fill(self) -> list[Any]:
-        if hand := self._handing.fill():
-            return hand
-        raise StopIteration
+        super().__init__(service.initialize_iteration(start), start.delivered)
 
     def merges(self) -> tuple[MergeStats, ...]:
-        return merges_of(self._stream)
+        return merges_of(self.stream)
 
     def figures(self) -> ServiceFigures:
         return self._service.figures()
 
-    @property
-    def number(self) -> int:
-        return self._handing.taken + (self._start.delivered if self._merge is None else 0)
-
     def position(self) -> dict[str, Any]:
-        stream = self._handing.state_dict()
+        stream = super().position()
         position = {"stream": stream, "shards": self._shards, "workers": self._workers, "seed": self._seed}
         if self._ranks != [0, 1]:
             position["ranks"] = self._ranks
@@ -357,11 +340,8 @@ class IterableBatches(Batches):
     def between(self, position: dict[str, Any]) -> list[Cursor] | None:
         return None if self._merge is None or not self._goes_on else self._merge.between(position["stream"])
 
-    def interrupt(self) -> None:
-        self._stream.interrupt()
-
     def close(self) -> None:
-        self._stream.close()
+        super().close()
         self._service.finalize_iteration()
         if not self._keeps:
             self._service.finalize()

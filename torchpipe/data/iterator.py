@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import torch
 
-from torchpipe.ahead.at_exit import hold_at_exit
 from torchpipe.compat.torch_private import pin_memory, profiler_runs, reported_length
 from torchpipe.data.batches import Batches, LocalFailure
 from torchpipe.data.device_stage import DeviceStage, pinned_for
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["DataLoaderIterator"]
 
 T_co = TypeVar("T_co", covariant=True)
-R = TypeVar("R")
 
 _PROFILE = "enumerate(DataLoader)#DataLoaderIterator.__next__"
 _YIELD_S = 5.0
@@ -99,47 +97,20 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """Batches that are there, the next one last. Whoever deletes it has been handed it. Raises: as ``next``."""
         if profiler_runs():
             with torch.autograd.profiler.record_function(_PROFILE):
-                return self._guarded(self._advance)
-        return self._guarded(self._advance)
+                return self._guard.take(self._advance)
+        return self._guard.take(self._advance)
 
     @untraced
     def skip(self, count: int) -> int:
         """Pass over the next ``count`` batches, or what is left of the epoch: how many that was."""
         if self.finished:
             return 0
-        return self._guarded(partial(self._pass_over, count))
-
-    def _guarded(self, step: Callable[[], R]) -> R:
-        """The result of ``step``, run while nobody else takes a batch or ends the epoch."""
-        guard, me = self._guard, threading.get_ident()
-        if guard.taker == me:
-            raise guard.refusal(inside=True)
-        try:
-            return self._locked(step)
-        except BaseException:
-            if guard.taker == me:  # an interrupt has kept it from being cleared
-                guard.taker = 0
-            hold_at_exit()
-            raise
-
-    def _locked(self, step: Callable[[], R]) -> R:
-        if self._over or self._invalid:
-            self._refuse()
-        guard = self._guard
-        check_process(guard.pid, "loader")  # before the lock, which a forked copy may have inherited locked
-        with guard.lock:
-            guard.taker = threading.get_ident()
-            try:
-                if self._over or self._invalid:  # since another thread let go of the lock
-                    self._refuse()
-                return step()
-            finally:
-                guard.taker = 0
+        return self._guard.take(partial(self._pass_over, count))
 
     def _advance(self) -> list[Any]:
+        hand: list[Any] = self._ending(self._source.ready)
         if self._order is not None and self._order.keeps_positions:
             self._order.forget_before(self.delivered)
-        hand: list[Any] = self._ending(self._source.ready)
         if self._pins is not None and not isinstance(hand[-1], Failure):
             try:
                 hand[-1] = pin_memory(hand[-1], self._pins)  # type: ignore[no-untyped-call]
@@ -159,6 +130,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def _ending(self, take: Callable[[], Any]) -> Any:
         """The result of ``take``; an error that it raises ends this."""
+        if not self.goes_on:
+            self._refuse()
         try:
             return take()
         except StopIteration:

@@ -42,7 +42,7 @@ from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back, ranks_of_sampler
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import (
-    KEYS,
+    FORM,
     Position,
     check_position,
     identity_of,
@@ -636,7 +636,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""
         if state == {}:
             return None
-        if isinstance(state, Mapping) and state.keys().isdisjoint(KEYS) and is_installed("torchdata"):
+        if isinstance(state, Mapping) and state.keys().isdisjoint(FORM.keys) and is_installed("torchdata"):
             position: Position = from_ring("torchpipe.torchdata.stateful:position_of")(state, self)
         else:
             position = read(

@@ -9,15 +9,14 @@ from typing import Any
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.order.samplers import ranks_of_sampler
 from torchpipe.data.order.sampling import begun_elsewhere
-from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.errors import StateMismatchError
 from torchpipe.node.identity import Identity
 from torchpipe.node.iterator import stored_count
-from torchpipe.state import Cursor, decode, encode, from_text
-from torchpipe.state.flat import damaged, shown
+from torchpipe.state import Cursor, encode
+from torchpipe.state.flat import FlatForm, damaged, shown
 
 __all__ = [
-    "KEYS",
-    "VERSION",
+    "FORM",
     "Position",
     "check_position",
     "handed_out",
@@ -28,11 +27,10 @@ __all__ = [
     "write",
 ]
 
-VERSION = 1
 _IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler", "collate")
 _DATA = "data"  # in the payload alone, of what identifies them; none in former states
 _WITHOUT = {"fetch": "batches"}  # in the payload alone, if it is another: what states without it mean
-KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
+_PARTS = ("identity", "numbers", "order", "batches", "standing", "now")  # of a payload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +98,7 @@ def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
             "now": position.now,
         }
     )
-    return {"version": VERSION, **{name: identity[name] for name in _IDENTITY}, **numbers, "payload": payload}
+    return FORM.write({**identity, **numbers}, payload)
 
 
 def read(
@@ -110,22 +108,10 @@ def read(
 
     Raises: StateMismatchError, showing both sides; StateError for what is no such state, or damaged.
     """
-    if not isinstance(state, Mapping):
-        raise StateError(f"a loader's state is the dict from state_dict(), got {type(state).__name__}")
-    missing = [key for key in KEYS if key not in state]
-    if missing:
-        if "fingerprint" in state:
-            raise StateMismatchError("the state is that of a graph (DataLoader2), and this is a DataLoader")
-        raise StateError(
-            f"not the state of a torchpipe DataLoader: {', '.join(missing)} missing, it has "
-            f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"
-        )
-    if state["version"] != VERSION:
-        raise StateMismatchError(
-            f"the state has version {shown(state['version'])}, this torchpipe reads version {VERSION}: load it with "
-            "the version of torchpipe that wrote it"
-        )
-    payload = _open(state, allow_pickle)
+    payload = FORM.read(state, allow_pickle=allow_pickle)
+    for name in ("epoch", "delivered"):
+        if type(state[name]) is not int or not 0 <= state[name] < 1 << 62:
+            raise damaged(f"{name} is {shown(state[name])}")
     sides = (_WITHOUT | payload["identity"], _WITHOUT | dict(identity))
     different = [name for name in (*_IDENTITY, *_WITHOUT) if sides[0].get(name) != sides[1][name]]
     if different:
@@ -219,28 +205,15 @@ def _check_lanes(lanes: Any, again: Any, num_workers: int) -> None:
         )
 
 
-def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
-    """The payload, once it agrees with what stands beside it."""
-    data = state["payload"]
-    if not isinstance(data, str | bytes):
-        raise damaged(f"payload is {shown(data)}, and no text")
-    payload = decode(from_text(data) if isinstance(data, str) else data, allow_pickle=allow_pickle)
-    parts = ("identity", "numbers", "order", "batches", "standing", "now")
-    if not isinstance(payload, dict) or any(name not in payload for name in parts):
+def _repeated(payload: dict[str, Any]) -> dict[str, Any]:
+    if not payload.keys() >= set(_PARTS) or not isinstance(payload["identity"], dict):
         raise damaged("its payload is no DataLoader's")
-    if not isinstance(payload["identity"], dict) or not isinstance(payload["numbers"], dict):
-        raise damaged("its payload does not say whose it is")
-    if any(not isinstance(payload[name], dict | None) for name in ("order", "batches", "standing", "now")):
+    if not all(isinstance(payload[name], dict | None) for name in _PARTS) or payload["numbers"] is None:
         raise damaged("its payload holds no position")
-    for name in ("epoch", "delivered"):
-        value = state[name]
-        if type(value) is not int or not 0 <= value < 1 << 62:
-            raise damaged(f"{name} is {shown(value)}")
-    inside = {**payload["identity"], **payload["numbers"]}
-    for name in (*_IDENTITY, "epoch", "delivered"):
-        if type(inside.get(name)) is not type(state[name]) or inside[name] != state[name]:
-            raise damaged(f"{name} is {shown(state[name])}, but its payload says {shown(inside.get(name))}")
-    return payload
+    return {**payload["identity"], **payload["numbers"]}
+
+
+FORM = FlatForm("DataLoader", 1, (*_IDENTITY, "epoch", "delivered"), _repeated)
 
 
 def _listed(side: Mapping[str, Any]) -> str:

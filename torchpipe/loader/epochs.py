@@ -109,7 +109,7 @@ class Epochs(Generic[P]):
         self.beginning = BeginGuard()
         self.numbered = False  # somebody has asked for the next epoch's number, or said it, since one began
         self._looked = False  # the pass before was left behind its first item
-        self._resumes: int | None = None  # this epoch, since a state was loaded; until one has begun, or it was said
+        self._resumes: int | None = None  # this epoch, since a state was loaded; until one was left, or it was said
         self._saved: tuple[int, int] | None = None  # (epoch, items) of the state that was saved last, in mid-epoch
 
     @property
@@ -197,13 +197,13 @@ class Epochs(Generic[P]):
         epoch = before.epoch if isinstance(before, Fresh) else before.position.epoch
         numbered = self.numbered or self._looked  # the second look in a row counts
         self.form, self.begun = Live(work, holder, Fresh(epoch + 1), before, numbered), True
-        self.numbered, self._resumes = False, None
+        self.numbered = False
 
     def end(self, work: AtWork[P] | None = None) -> None:
         """The epoch at work is over (all of ``work`` was handed out), or given up."""
         form = self.form
         if isinstance(form, Live) and (work is None or form.work() in (work, None)):
-            self.form = self.coming if work is None else form.after
+            self._leave(form, self.coming if work is None else form.after)
 
     def park(self, work: AtWork[P], position: Callable[[], P], *, failed: bool = False) -> None:
         """``work`` was left in mid-epoch, at ``position``. If it ``failed``, it was no look, unless nothing was handed
@@ -215,7 +215,12 @@ class Epochs(Generic[P]):
         parked = Parked(work.epoch, work.delivered, position, form.after, form.before, form.numbered, work.had)
         if failed and not (isinstance(form.before, Loaded) and not work.had):
             parked = replace(parked, numbered=True, had=max(1, work.had))
-        self.form = form.before if form.after.announced and not parked.had else parked
+        self._leave(form, form.before if form.after.announced and not parked.had else parked)
+
+    def _leave(self, form: Live[P], new: Form[P]) -> None:
+        if new is not form.before:  # it was no look
+            self._resumes = None
+        self.form = new
 
     def check_at_work(self) -> None:
         """Raises: StateError unless an iterator is at work: whoever makes its items makes an exact state."""

@@ -9,16 +9,14 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from threading import get_ident
 from typing import Any, NoReturn, Self, TypeVar
 
-from torchpipe.ahead.at_exit import hold_at_exit
 from torchpipe.errors import StateError
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.loader.epochs import Epochs
-from torchpipe.loader.handing import Handing
+from torchpipe.loader.handing import StreamHanding
 from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import OneUser, Process, refusal, refuse_pickling
@@ -47,7 +45,7 @@ class Pass:
         self.block: list[Any] = []
         self.before = 0 if loaded is None else loaded.delivered
         self.numbers, self.stream = run.begin(numbers, loaded)
-        self.handing = Handing(self.stream)
+        self.handing = StreamHanding(self.stream, self.before)
         self.clock = self.handing.clock
         if isinstance(self.stream, MergeIterator) and self.stream.delivered != self.before:
             self.stream.close()
@@ -63,8 +61,7 @@ class Pass:
     @property
     def delivered(self) -> int:
         """The number of items of the epoch that have been handed out, those before a restore included."""
-        taken = self.handing.taken
-        return taken if isinstance(self.stream, MergeIterator) else self.before + taken
+        return self.handing.number
 
     @property
     def had(self) -> int:
@@ -77,7 +74,7 @@ class Pass:
 
     def _position(self) -> LoaderState:
         # Not the stream's count: in another thread, a call of next() may begin meanwhile
-        position = self.handing.state_dict()
+        position = self.handing.position()
         delivered = sum(position["counts"]) if isinstance(self.stream, MergeIterator) else self.delivered
         return LoaderState.at(self.numbers, delivered, position)
 
@@ -216,23 +213,17 @@ class DataLoader2Iterator(Iterator[T_co]):
     @untraced
     def _ready(self, *, ends: bool = True) -> list[Any]:
         """Items that are there, the next one last. Whoever deletes it has been handed it. Raises: as ``next``."""
-        guard = self._pass.guard
-        if guard.taker or guard.pid != Process.pid:
-            guard.check()
+        return self._pass.guard.take(self._advance if ends else self._take)
+
+    def _advance(self) -> list[Any]:
         try:
-            with guard.lock:
-                guard.taker = get_ident()
-                try:
-                    return self._advance(ends)
-                finally:
-                    guard.taker = 0
-        except BaseException:
-            if guard.taker == get_ident():  # an interrupt has kept it from being cleared
-                guard.taker = 0
-            hold_at_exit()
+            return self._take()
+        except StopIteration:
+            if not (self._paused or self._pass.finished):
+                self._end()
             raise
 
-    def _advance(self, ends: bool) -> list[Any]:
+    def _take(self) -> list[Any]:
         work = self._pass
         if self._pause_at is not None and work.had >= self._pause_at and self.goes_on:
             self.pause()
@@ -240,16 +231,14 @@ class DataLoader2Iterator(Iterator[T_co]):
             self._check_valid()
             raise StopIteration
         try:
-            hand = work.handing.fill()
+            hand = work.handing.ready()
+        except StopIteration:
+            raise
         except BaseException as error:
             forget(error)
             work.stop(finished=False)
             self._epochs.park(work, work.position, failed=True)
             raise
-        if not hand:
-            if ends:
-                self._end()
-            raise StopIteration
         if self._pause_at is None and isinstance(work.stream, MergeIterator):
             work.block = hand
         return hand

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from torchpipe.ahead.at_exit import hold_at_exit
 from torchpipe.errors import IteratorInvalidated
 
 __all__ = [
@@ -41,23 +42,40 @@ if hasattr(os, "register_at_fork"):
 
 
 class OneUser:
-    """``next`` belongs to one call at a time, and others are refused; ``read`` waits for it to return.
-
-    ``next`` asks :meth:`check`, takes ``lock`` and notes its thread in ``taker`` meanwhile: by itself, since it is
-    called for each item. Two threads that begin at the very same moment take turns.
+    """``next`` is one call at a time: that of another thread is waited for, and inside one of this thread's there is
+    none (a signal handler, a function of the graph). ``taker`` is the thread that is inside one, and has the ``lock``.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self.pid = os.getpid()
         self.lock = threading.RLock()
-        self.taker = 0  # the thread that is inside next(), where signal handlers run too
+        self.taker = 0
 
-    def check(self) -> None:
-        """Raises: RuntimeError in a forked child, and while another call is under way."""
-        check_process(self.pid, self._what)  # before the lock, which a forked copy may have inherited locked
-        if taker := self.taker:
-            raise self.refusal(inside=taker == threading.get_ident())
+    def take(self, step: Callable[[], T]) -> T:
+        """The result of ``step``, which is a call of ``next``. Raises: RuntimeError inside one, and in a forked child;
+        what ``step`` raises.
+        """
+        me = threading.get_ident()
+        if self.taker == me:
+            raise RuntimeError(
+                f"next() of this {self._what} was called while it is at work, by a function of its own graph or by a "
+                "signal handler"
+            )
+        if self.pid != Process.pid:  # before the lock, which a forked copy may have inherited locked
+            check_process(self.pid, self._what)
+        try:
+            with self.lock:
+                self.taker = me
+                try:
+                    return step()
+                finally:
+                    self.taker = 0
+        except BaseException:
+            if self.taker == me:  # an interrupt has kept it from being cleared
+                self.taker = 0
+            hold_at_exit()
+            raise
 
     def read(self, what: str, step: Callable[[], T]) -> T:
         """Run ``step`` between two calls of ``next``. Raises: RuntimeError inside one, and in a forked child."""
@@ -66,18 +84,6 @@ class OneUser:
             if self.taker:  # this thread: another one would hold the lock
                 raise self.refusal_inside(what)
             return step()
-
-    def refusal(self, *, inside: bool) -> RuntimeError:
-        """The error for a call of ``next`` while another one is under way, in the same thread or in another."""
-        if inside:
-            return RuntimeError(
-                f"next() of this {self._what} was called while it is at work, by a function of its own graph or by a "
-                "signal handler"
-            )
-        return RuntimeError(
-            f"two threads use one {self._what} at once: call next() in one thread, which hands the items on (a queue, "
-            "say)"
-        )
 
     @staticmethod
     def refusal_inside(what: str, inside: str = "next()") -> RuntimeError:

@@ -1,19 +1,21 @@
 """The flat state of a loader, as users keep it: written, and checked before anything of it is used.
 
-Runs in the user's process. What its position means is the stream's affair; whose it is, its numbers say.
+Runs in the user's process. What its position means is the stream's affair; whose it is, its numbers say. Every loader's
+state has the same form (:class:`FlatForm`): a dict with a fixed set of keys, plain values beside a payload that has a
+checksum and repeats them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.state.codec import decode, encode
+from torchpipe.state.codec import decode, encode, from_text
 
 __all__ = [
     "CLAIMS",
@@ -21,6 +23,7 @@ __all__ = [
     "MAX_SHARDS",
     "STATE_KEYS",
     "STATE_VERSION",
+    "FlatForm",
     "FlatState",
     "damaged",
     "digest",
@@ -43,6 +46,65 @@ _LARGEST = {"seed": 1 << 4096, "num_shards": MAX_ALL_SHARDS}  # of others: 2**62
 def digest(graph_text: str) -> str:
     """The fingerprint that belongs to a graph's description."""
     return hashlib.sha256(graph_text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class FlatForm:
+    """The form of one loader's state. ``head``: the keys between version and payload, which ``repeated`` finds in the
+    payload again; ``loader``, and what it is of, in words.
+    """
+
+    loader: str
+    version: int
+    head: tuple[str, ...]
+    repeated: Callable[[dict[str, Any]], dict[str, Any]]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ("version", *self.head, "payload")
+
+    def write(self, head: Mapping[str, Any], payload: bytes) -> dict[str, Any]:
+        return {"version": self.version, **{name: head[name] for name in self.head}, "payload": payload}
+
+    def read(self, state: Any, *, allow_pickle: bool, keep_opaque: bool = False) -> dict[str, Any]:
+        """The payload, once it agrees with what stands beside it.
+
+        Raises: StateError if it is no state, or damaged; StateMismatchError for another version or kind of loader.
+        """
+        if isinstance(state, Mapping) and CLAIMS in state:
+            raise StateError(
+                "the state has open claims, which only the loader of the rank that saved it can take up: give it to "
+                "load_state_dict() there, and save each rank's own under a name of its own"
+            )
+        if not isinstance(state, Mapping):
+            raise StateError(
+                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {shown(state)}. Read a "
+                "saved file back with what wrote it (torch.load, say) and pass the loader's dict from it"
+            )
+        missing = [key for key in self.keys if key not in state]
+        if missing:
+            other = "graph (DataLoader2)" if "fingerprint" in state else "DataLoader"
+            if {"version", "payload"} <= state.keys() and other != self.loader:
+                raise StateMismatchError(f"the state is that of a {other}, and this is a {self.loader}")
+            raise StateError(
+                f"not a torchpipe loader state: {', '.join(missing)} missing, it has "
+                f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"
+            )
+        if state["version"] != self.version:
+            raise StateMismatchError(
+                f"the state has version {shown(state['version'])}, this torchpipe reads version {self.version}: "
+                "load it with the version of torchpipe that wrote it"
+            )
+        data = state["payload"]
+        if not isinstance(data, str | bytes | bytearray | memoryview):
+            raise damaged(f"payload is {shown(data)}, and neither bytes nor text")
+        data = from_text(data) if isinstance(data, str) else bytes(data)
+        payload = decode(data, allow_pickle=allow_pickle, keep_opaque=keep_opaque)
+        inside = self.repeated(payload if isinstance(payload, dict) else {})
+        for name in self.head:
+            if type(inside.get(name)) is not type(state[name]) or inside[name] != state[name]:
+                raise damaged(f"{name} is {shown(state[name])}, but its payload belongs to {shown(inside.get(name))}")
+        return payload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,43 +140,15 @@ class FlatState:
             "data": self.data,
         }
         numbers = {name: self.numbers[name] for name in _NUMBERS}
-        return {
-            "version": STATE_VERSION,
-            "fingerprint": digest(self.graph),
-            **numbers,
-            "payload": encode(payload | {"numbers": numbers}),
-        }
+        return _GRAPH.write({"fingerprint": digest(self.graph), **numbers}, encode(payload | {"numbers": numbers}))
 
     @classmethod
     def read(cls, state: Any, *, allow_pickle: bool = False, keep_opaque: bool = False) -> FlatState:
         """Read a flat dict. Raises: StateError if it is no state; StateMismatchError for another loader or version."""
-        if isinstance(state, Mapping) and CLAIMS in state:
-            raise StateError(
-                "the state has open claims, which only the loader of the rank that saved it can take up: give it to "
-                "load_state_dict() there, and save each rank's own under a name of its own"
-            )
-        if not isinstance(state, Mapping):
-            raise StateError(
-                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {shown(state)}. Read a "
-                "saved file back with what wrote it (torch.load, say) and pass the loader's dict from it"
-            )
-        missing = [key for key in STATE_KEYS if key not in state]
-        if missing:
-            if {"dataset", "sampler"} <= state.keys():
-                raise StateMismatchError("the state is that of a DataLoader, and this is a graph (DataLoader2)")
-            raise StateError(
-                f"not a torchpipe loader state: {', '.join(missing)} missing, it has "
-                f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"
-            )
-        if state["version"] != STATE_VERSION:
-            raise StateMismatchError(
-                f"the state has version {shown(state['version'])}, this torchpipe reads version {STATE_VERSION}: "
-                "load it with the version of torchpipe that wrote it"
-            )
+        payload = _GRAPH.read(state, allow_pickle=allow_pickle, keep_opaque=keep_opaque)
         for name in _NUMBERS:
             if wrong := _wrong_number(name, state[name]):
                 raise damaged(wrong)
-        payload = _open(state, allow_pickle, keep_opaque)
         if state["rank"] >= state["world_size"]:
             raise damaged(f"it is of rank {state['rank']} of {state['world_size']}")
         return cls(
@@ -136,26 +170,18 @@ def _wrong_number(name: str, value: Any) -> str:
     return ""
 
 
-def _open(state: Mapping[str, Any], allow_pickle: bool, keep_opaque: bool) -> dict[str, Any]:
-    """The payload, once it agrees with what stands beside it."""
-    if not isinstance(state["payload"], bytes | bytearray | memoryview):
-        raise damaged(f"payload is {shown(state['payload'])}, not bytes")
-    payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle, keep_opaque=keep_opaque)
-    if not isinstance(payload, dict) or not isinstance(payload.get("graph"), str) or "position" not in payload:
+def _repeated(payload: dict[str, Any]) -> dict[str, Any]:
+    graph, numbers = payload.get("graph"), payload.get("numbers")
+    if not isinstance(graph, str) or "position" not in payload:
         raise damaged("its payload holds no graph and position")
     if not isinstance(payload["position"], dict | None):
         raise damaged(f"the position in its payload is {shown(payload['position'])}")
-    belongs = digest(payload["graph"])
-    if state["fingerprint"] != belongs:
-        raise damaged(f"fingerprint is {shown(state['fingerprint'])}, but its payload belongs to {belongs}")
-    numbers = payload.get("numbers")
-    if not isinstance(numbers, dict) or numbers.keys() != set(_NUMBERS):
+    if not isinstance(numbers, dict):
         raise damaged("its payload does not repeat the numbers beside it")
-    for name in _NUMBERS:
-        if type(numbers[name]) is not int or numbers[name] != state[name]:
-            wrong = _wrong_number(name, numbers[name])
-            raise damaged(wrong or f"{name} is {state[name]}, but its payload belongs to {numbers[name]}")
-    return payload
+    return numbers | {"fingerprint": digest(graph)}
+
+
+_GRAPH = FlatForm("graph (DataLoader2)", STATE_VERSION, STATE_KEYS[1:-1], _repeated)
 
 
 def shown(value: Any) -> str:

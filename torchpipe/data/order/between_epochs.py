@@ -95,7 +95,8 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
     """Let the next epoch take over what :func:`check_between_epochs` accepts. ``order``: of one that is under way."""
     samplers = loader._samplers
     sampler = samplers.sampler
-    loader._carried = Carried(loader._carried.base_seed, division=loader._carried.division)
+    base_seed = loader._carried.base_seed if order is None else order.get("base_seed")
+    loader._carried = Carried(base_seed, division=loader._carried.division)
     division = (state or {}).get("division")
     if division is not None:
         keep_division(loader, *division)
