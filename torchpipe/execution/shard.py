@@ -84,7 +84,8 @@ class Keep(Protocol):
 
     last: Any  # the item that came last
 
-    def __call__(self, item: Any) -> Any: ...
+    def extend(self, items: list[Any], made: Iterable[Any]) -> None:
+        """Append to ``items`` what is held of those that are ``made``. An exception leaves those before it."""
 
 
 def behind(left: Cursor, seed: int, epoch: int, *, ended: bool) -> Cursor:
@@ -309,8 +310,7 @@ class Shard:
             self._stream = self.trace.plain(self._stream)
         keep = keep if self._runs_users_code else None
         items, policy = chunk.items, self._policy
-        stream = self._stream
-        stream = stream if keep is None else map(keep, stream)
+        stream, extend = self._stream, items.extend if keep is None else partial(keep.extend, items)
         began = now = time.perf_counter()
         first, due = self.produced, False
         try:
@@ -319,8 +319,7 @@ class Shard:
                 if note is not None:
                     at_once = note(first + len(items), at_once)
                 made = len(items)
-                # What was made before an exception stays in the list: extend() takes item by item
-                items.extend(islice(stream, at_once))
+                extend(islice(stream, at_once))  # item by item: what was made before an exception stays in the list
                 made = len(items) - made
                 due = policy.due(made) or self._first_snapshot_due
                 if made < at_once:

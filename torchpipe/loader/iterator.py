@@ -19,7 +19,7 @@ from torchpipe.loader.epochs import Epochs
 from torchpipe.loader.handing import StreamHanding
 from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
 from torchpipe.loader.run import Run
-from torchpipe.loader.single_consumer import OneUser, Process, refusal, refuse_pickling
+from torchpipe.loader.single_consumer import OneUser, refusal, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.iterator import NodeIterator
@@ -34,15 +34,11 @@ R = TypeVar("R")
 
 
 class Pass:
-    """An epoch at work: its stream, and where that stands. The loader has it until the next one begins.
-
-    ``handing`` says which items are there. ``block``: those that the loop may take by itself, the next one last.
-    """
+    """An epoch at work: its stream, and where that stands. The loader has it until the next one begins."""
 
     def __init__(self, run: Run, numbers: Epoch, loaded: LoaderState | None) -> None:
         self.guard = OneUser("loader's iterator")
         self.finished = self.over = self.closed = False
-        self.block: list[Any] = []
         self.before = 0 if loaded is None else loaded.delivered
         self.numbers, self.stream = run.begin(numbers, loaded)
         self.handing = StreamHanding(self.stream, self.before)
@@ -117,7 +113,7 @@ class Pass:
 
     def _close(self) -> None:
         self.closed = True
-        self.block = []
+        self.guard.block = []
         self.clock.close()
         self.stream.close()
 
@@ -135,6 +131,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._run = run
         self._epochs = epochs
         self._pass = work
+        self._guard = work.guard
         self._paused = False
         self._limit: int | None = None
         self._pause_at: int | None = None  # after so many items of this pass
@@ -180,7 +177,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def _count_anew(self) -> None:
         self._pause_at = None if self._limit is None else self._pass.had + self._limit
-        self._pass.block = []
+        self._guard.block = []
 
     def resume(self) -> None:
         """End a pause; without one, nothing happens."""
@@ -196,10 +193,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._count_anew()
 
     def __next__(self) -> T_co:
-        work = self._pass
-        block = work.block
-        if work.guard.pid != Process.pid:
-            block = []
+        block = self._guard.block
         while True:
             if not block:
                 block = self._ready()
@@ -213,7 +207,7 @@ class DataLoader2Iterator(Iterator[T_co]):
     @untraced
     def _ready(self, *, ends: bool = True) -> list[Any]:
         """Items that are there, the next one last. Whoever deletes it has been handed it. Raises: as ``next``."""
-        return self._pass.guard.take(self._advance if ends else self._take)
+        return self._guard.take(self._advance if ends else self._take)
 
     def _advance(self) -> list[Any]:
         try:
@@ -240,7 +234,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             self._epochs.park(work, work.position, failed=True)
             raise
         if self._pause_at is None and isinstance(work.stream, MergeIterator):
-            work.block = hand
+            self._guard.block = hand
         return hand
 
     def _check_valid(self) -> None:

@@ -27,6 +27,9 @@ __all__ = [
 T = TypeVar("T")
 
 
+_users: weakref.WeakSet[OneUser] = weakref.WeakSet()
+
+
 class Process:
     """The id of this process: ``os.getpid()`` takes 0.3 us, which is much for an item."""
 
@@ -35,6 +38,8 @@ class Process:
     @classmethod
     def note(cls) -> None:
         cls.pid = os.getpid()
+        for user in _users:
+            user.block = []
 
 
 if hasattr(os, "register_at_fork"):
@@ -44,6 +49,7 @@ if hasattr(os, "register_at_fork"):
 class OneUser:
     """``next`` is one call at a time: that of another thread is waited for, and inside one of this thread's there is
     none (a signal handler, a function of the graph). ``taker`` is the thread that is inside one, and has the ``lock``.
+    ``block``: items that may be taken without, the next one last; in a forked child none.
     """
 
     def __init__(self, what: str) -> None:
@@ -51,6 +57,8 @@ class OneUser:
         self.pid = os.getpid()
         self.lock = threading.RLock()
         self.taker = 0
+        self.block: list[Any] = []
+        _users.add(self)
 
     def take(self, step: Callable[[], T]) -> T:
         """The result of ``step``, which is a call of ``next``. Raises: RuntimeError inside one, and in a forked child;
