@@ -111,6 +111,8 @@ def test_busy_rounds_count_only_if_there_is_no_quiet_one() -> None:
     (entry,) = summary.summarise([result(1.0, 0.5), {"workload": "p1", "peer": "torch", "error": "broke"}])
     assert entry["figures"]["samples_per_s"]["median"] == 1.0
     assert (entry["error"], entry["all_busy"]) == ("broke", True)
+    refused = plot.quiet_only(entry)
+    assert (refused["figures"], refused["error"]) == ({}, "other programs took 50% of the machine in all rounds")
 
 
 def test_the_overview_has_the_best_other_loader() -> None:
