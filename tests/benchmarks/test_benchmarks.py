@@ -18,7 +18,7 @@ from benchmarks.balance import METHODS, documents, simulated
 from benchmarks.harness import rounds, summary
 from benchmarks.harness.stream import WrongData, check_pass
 from benchmarks.peers._shards import ShardStream, default_collate
-from benchmarks.plot import BEGIN, END, ahead, overview, readme_with
+from benchmarks.plot import BEGIN, END, ahead, overview, quiet_only, readme_with
 from benchmarks.run import constants
 from benchmarks.workloads import (
     WORKLOADS,
@@ -111,7 +111,7 @@ def test_busy_rounds_count_only_if_there_is_no_quiet_one() -> None:
     (entry,) = summary.summarise([result(1.0, 0.5), {"workload": "p1", "peer": "torch", "error": "broke"}])
     assert entry["figures"]["samples_per_s"]["median"] == 1.0
     assert (entry["error"], entry["all_busy"]) == ("broke", True)
-    refused = plot.quiet_only(entry)
+    refused = quiet_only(entry)
     assert (refused["figures"], refused["error"]) == ({}, "other programs took 50% of the machine in all rounds")
 
 
