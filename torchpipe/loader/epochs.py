@@ -92,6 +92,10 @@ class Parked(Generic[P]):
 Form: TypeAlias = Fresh | Loaded[P] | Live[P] | Parked[P]
 
 
+def _epoch_of(start: Fresh | Loaded[P]) -> int:
+    return start.epoch if isinstance(start, Fresh) else start.position.epoch
+
+
 def _left(form: Form[P]) -> AtWork[P] | Parked[P] | None:
     if not isinstance(form, Live):
         return form if isinstance(form, Parked) else None
@@ -109,7 +113,7 @@ class Epochs(Generic[P]):
         self.beginning = BeginGuard()
         self.numbered = False  # somebody has asked for the next epoch's number, or said it, since one began
         self._looked = False  # the pass before was left behind its first item
-        self._resumes: int | None = None  # this epoch, since a state was loaded; until one was left, or it was said
+        self._resumes: int | None = None  # this epoch, since a state was loaded; until another has begun, or it was said
         self._saved: tuple[int, int] | None = None  # (epoch, items) of the state that was saved last, in mid-epoch
 
     @property
@@ -145,9 +149,7 @@ class Epochs(Generic[P]):
     def epoch(self) -> int:
         """The epoch of the iterator at work; if there is none, of the next one."""
         coming, work = self.coming, self.work
-        if work is not None:
-            return work.epoch
-        return coming.position.epoch if isinstance(coming, Loaded) else coming.epoch
+        return _epoch_of(coming) if work is None else work.epoch
 
     def ask(self) -> int:
         """:attr:`epoch`, for who counts epochs."""
@@ -157,7 +159,7 @@ class Epochs(Generic[P]):
     def set_epoch(self, epoch: int) -> bool:
         """Let the next ``iter()`` begin ``epoch``, or have its rest if that is loaded. False: one is still at work."""
         form, resumes = self.form, self._resumes
-        if resumes is not None and epoch < resumes:
+        if resumes is not None and epoch < resumes and _epoch_of(self.coming) == resumes:
             self._resumes = None
             _warn_of_going_back(resumes, epoch)
         if isinstance(form, Loaded) and form.position.epoch == epoch:
@@ -171,7 +173,7 @@ class Epochs(Generic[P]):
     def load(self, form: Fresh | Loaded[P]) -> None:
         """A state was loaded, or what was is forgotten: let the next ``iter()`` begin there."""
         self.numbered, self._saved = False, None
-        self._resumes = form.epoch if isinstance(form, Fresh) else form.position.epoch
+        self._resumes = _epoch_of(form)
         self.go_back(form)
 
     def go_back(self, form: Fresh | Loaded[P]) -> None:
@@ -194,16 +196,18 @@ class Epochs(Generic[P]):
         self, work: Callable[[], AtWork[P] | None], holder: Callable[[], object], before: Fresh | Loaded[P]
     ) -> None:
         """``before``, which :meth:`next` gave, is being iterated. Nothing is kept alive but what ``work`` holds."""
-        epoch = before.epoch if isinstance(before, Fresh) else before.position.epoch
+        epoch = _epoch_of(before)
         numbered = self.numbered or self._looked  # the second look in a row counts
         self.form, self.begun = Live(work, holder, Fresh(epoch + 1), before, numbered), True
         self.numbered = False
+        if epoch != self._resumes:
+            self._resumes = None
 
     def end(self, work: AtWork[P] | None = None) -> None:
         """The epoch at work is over (all of ``work`` was handed out), or given up."""
         form = self.form
         if isinstance(form, Live) and (work is None or form.work() in (work, None)):
-            self._leave(form, self.coming if work is None else form.after)
+            self.form = self.coming if work is None else form.after
 
     def park(self, work: AtWork[P], position: Callable[[], P], *, failed: bool = False) -> None:
         """``work`` was left in mid-epoch, at ``position``. If it ``failed``, it was no look, unless nothing was handed
@@ -215,12 +219,7 @@ class Epochs(Generic[P]):
         parked = Parked(work.epoch, work.delivered, position, form.after, form.before, form.numbered, work.had)
         if failed and not (isinstance(form.before, Loaded) and not work.had):
             parked = replace(parked, numbered=True, had=max(1, work.had))
-        self._leave(form, form.before if form.after.announced and not parked.had else parked)
-
-    def _leave(self, form: Live[P], new: Form[P]) -> None:
-        if new is not form.before:  # it was no look
-            self._resumes = None
-        self.form = new
+        self.form = form.before if form.after.announced and not parked.had else parked
 
     def check_at_work(self) -> None:
         """Raises: StateError unless an iterator is at work: whoever makes its items makes an exact state."""

@@ -83,8 +83,8 @@ class FlatForm:
             )
         missing = [key for key in self.keys if key not in state]
         if missing:
-            other = "graph (DataLoader2)" if "fingerprint" in state else "DataLoader"
-            if {"version", "payload"} <= state.keys() and other != self.loader:
+            other = "graph (DataLoader2)" if "fingerprint" in state else "DataLoader" if "sampler" in state else ""
+            if other not in ("", self.loader):
                 raise StateMismatchError(f"the state is that of a {other}, and this is a {self.loader}")
             raise StateError(
                 f"not a torchpipe loader state: {', '.join(missing)} missing, it has "
