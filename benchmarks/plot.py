@@ -34,6 +34,7 @@ _UNITS = {
     "step_ratio": ("x the ideal step", 1.0, True),
     "memory_mb": ("MB", 1.0, True),
     "p1_percent": ("% more in P1", 1.0, True),
+    "jsonl_128_per_s": ("documents/s of jsonl, as one shard of 128", 1.0, False),
 }
 _TURN_AROUND = (
     ("fresh_turn_around_ms", "turn-around ms"),
@@ -57,7 +58,7 @@ _MORE = {
     "p8c": (("gb_per_s", "GB/s without a step"), ("step_ms", "ms of the step alone")),
     "p20": (("p2_percent", "% in P2"), ("p4_percent", "% in P4")),
     "p24": (
-        ("jsonl_8_per_s", "jsonl, of 8"),
+        ("jsonl_8_per_s", "of 8"),
         ("jsonl_1_per_s", "of 1"),
         ("parquet_128_per_s", "parquet, of 128"),
         ("tar_128_per_s", "tar, of 128"),
@@ -84,6 +85,7 @@ _OWN = (  # the first that a workload has is compared
     "tables_workers",
     "shards",
     "shards_in_process",
+    "one_shard_pieces",
 )
 _IN_README = ("p10", "p12", "p13", "p17")  # of the project's README; all are in the benchmarks'
 _STREAM = (("cpu_us_per_sample", "CPU us a sample"), ("pss_mb", "PSS MB"))
@@ -102,15 +104,17 @@ def table(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
     unit = about["UNIT"]
     shown, divisor, less_is_better = _UNITS[unit]
     more = _MORE.get(workload, () if workload == "p7" else _STREAM)
-    rows = [e for e in entries if unit in e["figures"]]
-    rows.sort(key=lambda e: e["figures"][unit]["median"], reverse=not less_is_better)
+    shows = {unit, *(key for key, _ in more if key not in dict(_STREAM))}
+    rows = [e for e in entries if shows & e["figures"].keys()]
+    known = sorted((e for e in rows if unit in e["figures"]), key=lambda e: e["figures"][unit]["median"])
+    rows = (known if less_is_better else known[::-1]) + [e for e in rows if unit not in e["figures"]]
     heads = ["peer", f"{shown}, median (min - max)", *(label for _, label in more), "rounds", "others' CPU"]
     lines = [f"**{about['TITLE']}**", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for entry in rows:
-        figure = {key: number / divisor for key, number in entry["figures"][unit].items()}
+        figure = {key: _number(number / divisor) for key, number in entry["figures"].get(unit, {}).items()}
         name = PEERS[entry["peer"]].label
         name = f"**{name}**" if entry["peer"] in _OWN else name
-        cells = [name, f"{_number(figure['median'])} ({_number(figure['min'])} - {_number(figure['max'])})"]
+        cells = [name, f"{figure['median']} ({figure['min']} - {figure['max']})" if figure else ""]
         for key, _ in more:
             extra = entry["figures"].get(key)
             cells.append("" if extra is None else _number(extra["median"]))

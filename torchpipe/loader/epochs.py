@@ -113,7 +113,7 @@ class Epochs(Generic[P]):
         self.beginning = BeginGuard()
         self.numbered = False  # somebody has asked for the next epoch's number, or said it, since one began
         self._looked = False  # the pass before was left behind its first item
-        self._resumes: int | None = None  # this epoch, since a state was loaded; until another has begun, or it was said
+        self._resumes: int | None = None  # this epoch, since a state was loaded; until another begins
         self._saved: tuple[int, int] | None = None  # (epoch, items) of the state that was saved last, in mid-epoch
 
     @property

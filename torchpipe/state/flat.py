@@ -104,7 +104,7 @@ class FlatForm:
         for name in self.head:
             if type(inside.get(name)) is not type(state[name]) or inside[name] != state[name]:
                 raise damaged(f"{name} is {shown(state[name])}, but its payload belongs to {shown(inside.get(name))}")
-        return payload
+        return payload  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
