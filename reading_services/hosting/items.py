@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchpipe.errors import NotSerializableError
@@ -89,8 +90,9 @@ def _item_of(body: bytes, buffers: list[Any]) -> Any:
 
 class Images:
     """Copies an item that waits to be sent, since the user's code may refill the same object for the next one. That
-    costs 0.2 us for a dict or a list of numbers, and little more than sending it for the rest. ``new_tensors``: True if
-    nobody else holds the tensors in an item, which are then kept as they are. Not thread-safe.
+    costs 0.3 us for a dict or a list of numbers, 3 us for one of small arrays, and little more than sending it for the
+    rest. ``new_tensors``: True if nobody else holds the tensors in an item, which are then kept as they are. Not
+    thread-safe.
     """
 
     def __init__(self, new_tensors: bool = False) -> None:
@@ -119,8 +121,14 @@ class Images:
 
     def _image_of(self, item: Any) -> Any:
         kind = type(item)
-        if kind in _COPIED and self._kept.issuperset(map(type, item.values() if kind is dict else item)):
-            return item if kind is tuple else item.copy()
+        if kind in _COPIED:
+            parts = list(item.values() if kind is dict else item)
+            others = [part for part in parts if type(part) not in self._kept]
+            if not others:
+                return item if kind is tuple else item.copy()
+            if _are_arrays(others):
+                copies = [part.copy("K") if type(part) is np.ndarray else part for part in parts]
+                return dict(zip(item, copies)) if kind is dict else kind(copies)
         self._file.seek(0)
         self._file.truncate()
         self._buffers = []
@@ -133,6 +141,14 @@ class Images:
             return _image_of_code(item)
         finally:
             self._pickler.clear_memo()
+
+
+def _are_arrays(parts: list[Any]) -> bool:
+    """True if copies of the arrays are all there is to copy: several of them, not one several times."""
+    for part in parts:
+        if type(part) is not np.ndarray or part.dtype.hasobject or not part.flags.writeable:
+            return False
+    return len({id(part) for part in parts}) == len(parts)
 
 
 def _image_of_code(item: Any) -> Any:

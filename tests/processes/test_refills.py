@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
+from reading_services.hosting.items import Images, dump_items, load_items
 from torchpipe import DataLoader, DataLoader2, NodeIterator
 from torchpipe.iter import IterableWrapper, IterDataPipe
 
@@ -239,3 +242,49 @@ def test_a_node_of_the_users_that_hands_on_the_same_values_in_one_tensor() -> No
     graph = StagedInOne(IterableWrapper(range(240)).batch(4).sharding_filter().collate())
     with DataLoader2(graph, reading_service=MultiProcessingReadingService(1)) as loader:
         assert [plain(batch) for batch in loader] == BATCHES
+
+
+ARRAYS: list[Callable[[], Any]] = [
+    lambda: np.arange(6.0),
+    lambda: np.asfortranarray(np.arange(12).reshape(3, 4)),
+    lambda: np.arange(24, dtype=np.uint8).reshape(2, 3, 4).transpose(1, 2, 0)[:, ::2],
+    lambda: np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+    lambda: np.array(["text", None], dtype=object),
+    lambda: np.zeros(40_000, dtype=np.float32),
+    lambda: torch.arange(3),
+    lambda: 7,
+]
+
+
+@given(st.data())
+def test_what_waits_is_what_was_made_however_it_is_refilled(data: st.DataObject) -> None:
+    """And what an item holds twice is one object there."""
+    makes = data.draw(st.lists(st.sampled_from(ARRAYS), min_size=1, max_size=4))
+    parts = [make() for make in makes] + data.draw(st.sampled_from([[], [0]]))
+    twice = data.draw(st.booleans())
+    held = [*parts, parts[0]] if twice else parts
+    item: Any = data.draw(st.sampled_from([list, tuple, lambda all: dict(enumerate(all))]))(held)
+
+    def made() -> Iterator[Any]:
+        for number in range(3):
+            for part in parts:
+                if isinstance(part, np.ndarray) and part.dtype.kind in "ifu":
+                    part[...] = number
+                elif isinstance(part, torch.Tensor):
+                    part.fill_(number)
+            yield item
+
+    chunk: list[Any] = []
+    Images().extend(chunk, made())
+    body, buffers = dump_items(chunk)
+    for number, got in enumerate(load_items(memoryview(body), [bytearray(buffer) for buffer in buffers])):
+        assert type(got) is type(item)
+        values = list(got.values() if isinstance(got, dict) else got)
+        for part, value in zip(held, values, strict=True):
+            assert type(value) is type(part)
+            if isinstance(part, np.ndarray):
+                assert (value.dtype, value.shape, value.flags.writeable) == (part.dtype, part.shape, True)
+                assert part.dtype.kind not in "ifu" or (value == number).all()
+            elif isinstance(part, torch.Tensor):
+                assert value.tolist() == [number] * 3
+        assert not twice or values[-1] is values[0]
