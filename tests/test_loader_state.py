@@ -86,7 +86,7 @@ def test_another_version_is_refused_with_both(version: Any) -> None:
         ("fingerprint", "0" * 16),
         ("fingerprint", 5),
         ("fingerprint", None),
-        ("payload", "text"),
+        ("payload", 5),
         ("payload", None),
     ],
 )

@@ -76,7 +76,7 @@ def test_the_way_out_of_pickling_works() -> None:
 
 @EXECUTORS
 def test_two_threads_in_next(workers: int | None, tmp_path: Path) -> None:
-    """The second waits for the first, and each item goes to one of them."""
+    """The second is refused; the first goes on as if nothing had been."""
     go_on = tmp_path / "go on"
 
     def wait(item: int) -> int:
@@ -87,15 +87,16 @@ def test_two_threads_in_next(workers: int | None, tmp_path: Path) -> None:
     with make_loader(IterableWrapper(range(10)).sharding_filter().map(wait), make_service(workers, 2)) as loader:
         iterator = iter(loader)
         got: list[Any] = []
-        readers = [threading.Thread(target=lambda: got.extend(iterator)) for _ in range(2)]
-        for reader in readers:
-            reader.start()
-        while iterator.delivered < 3:
+        reader = threading.Thread(target=lambda: got.extend(iterator))
+        reader.start()
+        while iterator.delivered < 3 or not iterator._pass.guard.taker:
             time.sleep(0.001)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="two threads use one"):
+                next(iterator)
         go_on.touch()
-        for reader in readers:
-            reader.join()
-        assert sorted(got) == list(range(10))
+        reader.join()
+        assert got == list(range(10))
 
 
 @EXECUTORS

@@ -168,13 +168,19 @@ def test_L7_an_epoch_ended_by_another_thread_tells_the_reader(name: str, ends: s
 
 
 def test_L7_two_readers_lose_and_repeat_nothing() -> None:
-    """Whoever comes while another is served waits."""
+    """Whoever comes while the other is served is refused, and may ask again."""
     found: list[int] = []
     with LOADERS["graph in process"]() as loader:
         stream = iter(loader)
 
         def read() -> None:
-            found.extend(stream)
+            while True:
+                try:
+                    found.append(next(stream))
+                except StopIteration:
+                    return
+                except RuntimeError as error:
+                    assert "two threads use one" in str(error) or "while it is at work" in str(error)
 
         readers = [threading.Thread(target=read) for _ in range(3)]
         for reader in readers:

@@ -54,7 +54,7 @@ def test_L2_what_is_kept_goes_on_in_another_one_and_back_to_its_start(name: str,
     goes_on(name, look)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(specs())
 def test_L2_in_any_nesting_and_however_it_is_shared(spec: Any) -> None:
     goes_on(spec)

@@ -300,6 +300,27 @@ def test_L1_the_users_changes_between_epochs_count_as_with_torch(cut: int | None
     assert ours == torchs
 
 
+@pytest.mark.parametrize("here", [False, True], ids=["another loader", "the same one"])
+def test_L2_the_users_changes_count_in_a_resumed_run_too(here: bool) -> None:
+    def run(loader: Any, dataset: Level) -> Iterator[tuple[list[int], Any]]:
+        for epoch in range(loader.epoch, 3):
+            dataset.level = epoch
+            for batch in loader:
+                yield batch.tolist(), loader.state_dict()
+            yield [], loader.state_dict()
+
+    dataset = Level()
+    loader = DataLoader(dataset, 2)
+    told = list(run(loader, dataset))
+    for number, (_, state) in enumerate(told):
+        if not here:
+            dataset = Level()
+            loader = DataLoader(dataset, 2)
+        loader.load_state_dict(state)
+        rest = [batch for batch, _ in run(loader, dataset) if batch]
+        assert rest == [batch for batch, _ in told[number + 1 :] if batch], number
+
+
 def test_L1_an_error_that_the_user_mends_does_not_come_again() -> None:
     dataset = Level()
     dataset.fails = True

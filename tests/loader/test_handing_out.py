@@ -4,7 +4,10 @@ raise one in ``next()``: the loop has what the state counts, and the iterator go
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,3 +156,29 @@ def test_L2_what_the_loop_did_not_get_is_not_counted(name: str) -> None:
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_L2_what_the_loop_did_not_get_of_workers_is_not_counted(name: str) -> None:
     check(ELSEWHERE[name], 97, ("torchpipe.data", "torchpipe.loader", "torchpipe.execution.merge", "reading_services"))
+
+
+def test_a_pause_that_comes_while_an_item_is_awaited(tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+
+    def wait(item: int) -> int:
+        while item == 3 and not go_on.exists():
+            time.sleep(0.01)
+        return item
+
+    service = MultiProcessingReadingService(1, multiprocessing_context="fork")
+    with DataLoader2(IterableWrapper(range(2000)).sharding_filter().map(wait), None, service) as loader:
+        stream = iter(loader)
+
+        def pause() -> None:
+            while stream.delivered < 3 or not stream._guard.taker:
+                time.sleep(0.001)
+            stream.pause()
+            go_on.touch()
+
+        other = threading.Thread(target=pause)
+        other.start()
+        assert list(stream) == [0, 1, 2, 3]
+        other.join()
+        stream.resume()
+        assert list(stream) == list(range(4, 2000))

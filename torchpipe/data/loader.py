@@ -53,7 +53,7 @@ from torchpipe.data.position import (
 )
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.streams import begin_stream, lanes_behind
+from torchpipe.data.streams import begin_stream, lanes_behind, put_dataset
 from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import Among, RankGroup
@@ -615,11 +615,11 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             live._invalidate()
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
-            if self._samplers.dataset is not None:
-                put(self._samplers.dataset, [], compares=False)  # the state says which data there are
         if position is None:
             self._epochs.load(Fresh(0))
             forget(self)
+            if self._samplers.dataset is not None:
+                put(self._samplers.dataset, [], compares=False)
             return
         begins = position.order is None and position.batches is None
         load = self._epochs.go_back if again else self._epochs.load
@@ -631,6 +631,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         restore(self, position.order, position.between_epochs)
         if (division := saved_shards(position.batches if self._is_iterable else None)) is not None:
             keep_division(self, *division)
+        if self._is_iterable:
+            put_dataset(self, position)
 
     def _read_state(self, state: Any, allow_pickle: bool, allow_other_data: bool = False) -> Position | None:
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""

@@ -6,6 +6,7 @@ Runs in the user's process.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,21 @@ from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, s
 from torchpipe.data.nodes import InitWorker
 from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, ranks_of
+from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
-from torchpipe.execution.shard import behind
+from torchpipe.execution.shard import assumed_at, behind
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
-from torchpipe.state import Cursor
+from torchpipe.state import Cursor, encode
 from torchpipe.state.rotation import Rotation
+from torchpipe.values import put
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["begin_stream", "goes_on", "lanes_behind"]
+__all__ = ["begin_stream", "goes_on", "lanes_behind", "put_dataset"]
 
 
 def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
@@ -96,6 +99,23 @@ def lanes_behind(loader: DataLoader[Any], left: Position) -> list[Cursor] | None
         behind(cursor, batches["seed"], left.epoch, ended=index not in where.live)
         for index, cursor in enumerate(where.cursors)
     ]
+
+
+def put_dataset(loader: DataLoader[Any], loaded: Position) -> None:
+    """Put the dataset, where it is read in this process, to where the rest of a loaded epoch begins: the user may set
+    in it then what counts.
+    """
+    kept, (shards, workers) = loader._samplers.dataset, loader._division
+    if kept is None:
+        return
+    put(kept, [], compares=False)  # the state says which data there are
+    stream = (loaded.batches or {}).get("stream")
+    begins = loader._carried.lanes if stream is None else Rotation.from_state(stream, shards).cursors
+    assumed = assumed_at(begins[0]) if begins and not workers else []
+    with suppress(StateError):  # of another dataset: iter() says so
+        for values in assumed:
+            put(kept, values)
+            kept.closed = encode(values)
 
 
 def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs", "announce_leading", "behind"]
+__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs", "announce_leading", "assumed_at", "behind"]
 
 T = TypeVar("T")
 
@@ -103,6 +103,13 @@ def announce_leading(lanes: list[Cursor] | None) -> None:
     states = [decode(begin.snapshot, keep_opaque=True) for begin in lanes or () if begin.snapshot is not None]
     left = [Cursor.from_state(where) for state in states for where in state.get(_BEHIND, ())]
     announce_replays((cursor, cursor.count) for cursor in left if cursor is not None)
+
+
+def assumed_at(begin: Cursor) -> list[Any]:
+    """The values that a pass which goes on from ``begin`` takes nodes to have; none where others are led on first."""
+    state = {} if begin.snapshot is None else decode(begin.snapshot, allow_pickle=True)  # checked or allowed
+    with refusing_misfits("a shard"):
+        return [] if _BEHIND in state else [assumption for _, assumption in state.get(_ASSUMPTIONS, ())]
 
 
 def _numbers_of(where: dict[str, Any]) -> tuple[int, int]:

@@ -208,6 +208,7 @@ class Epochs(Generic[P]):
         form = self.form
         if isinstance(form, Live) and (work is None or form.work() in (work, None)):
             self.form = self.coming if work is None else form.after
+            self._resumes = self._resumes if work is None else None
 
     def park(self, work: AtWork[P], position: Callable[[], P], *, failed: bool = False) -> None:
         """``work`` was left in mid-epoch, at ``position``. If it ``failed``, it was no look, unless nothing was handed

@@ -205,9 +205,9 @@ class DataLoader2Iterator(Iterator[T_co]):
             return item
 
     @untraced
-    def _ready(self, *, ends: bool = True) -> list[Any]:
+    def _ready(self) -> list[Any]:
         """Items that are there, the next one last. Whoever deletes it has been handed it. Raises: as ``next``."""
-        return self._guard.take(self._advance if ends else self._take)
+        return self._guard.take(self._advance)
 
     def _advance(self) -> list[Any]:
         try:
@@ -233,7 +233,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             work.stop(finished=False)
             self._epochs.park(work, work.position, failed=True)
             raise
-        if self._pause_at is None and isinstance(work.stream, MergeIterator):
+        if self._pause_at is None and not self._paused and isinstance(work.stream, MergeIterator):
             self._guard.block = hand
         return hand
 
@@ -250,6 +250,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._run.observed = work.observe()
         self._run.tell_left_over(left_over_of(work.stream))
 
+    @untraced
     def skip(self, count: int) -> int:
         """Take the next ``count`` items, or what is left, for nobody: how many. A pause or limit ends it as it would a
         loop. The epoch is over once ``next`` finds nothing left. Raises: what making them raises.
@@ -257,9 +258,12 @@ class DataLoader2Iterator(Iterator[T_co]):
         passed = 0
         with suppress(StopIteration):
             while passed < count:
-                del self._ready(ends=False)[-1]
+                self._guard.take(self._pass_one)
                 passed += 1
         return passed
+
+    def _pass_one(self) -> None:
+        del self._take()[-1]
 
     @untraced
     def state_dict(self) -> dict[str, Any]:

@@ -47,9 +47,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class OneUser:
-    """``next`` is one call at a time: that of another thread is waited for, and inside one of this thread's there is
-    none (a signal handler, a function of the graph). ``taker`` is the thread that is inside one, and has the ``lock``.
-    ``block``: items that may be taken without, the next one last; in a forked child none.
+    """``next`` belongs to one call at a time, and others are refused: of other threads, and of signal handlers and
+    functions of the graph; ``read`` waits for it to return. ``taker`` is the thread that is inside, and has the
+    ``lock``. ``block``: items that may be taken without, the next one last; in a forked child none.
     """
 
     def __init__(self, what: str) -> None:
@@ -61,14 +61,20 @@ class OneUser:
         _users.add(self)
 
     def take(self, step: Callable[[], T]) -> T:
-        """The result of ``step``, which is a call of ``next``. Raises: RuntimeError inside one, and in a forked child;
-        what ``step`` raises.
+        """The result of ``step``, which is a call of ``next``. Two that begin at the very same moment take turns.
+
+        Raises: RuntimeError while another call is under way, and in a forked child; what ``step`` raises.
         """
-        me = threading.get_ident()
-        if self.taker == me:
+        me, taker = threading.get_ident(), self.taker
+        if taker == me:
             raise RuntimeError(
                 f"next() of this {self._what} was called while it is at work, by a function of its own graph or by a "
                 "signal handler"
+            )
+        if taker:
+            raise RuntimeError(
+                f"two threads use one {self._what} at once: call next() in one thread, which hands the items on (a "
+                "queue, say)"
             )
         if self.pid != Process.pid:  # before the lock, which a forked copy may have inherited locked
             check_process(self.pid, self._what)

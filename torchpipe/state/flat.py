@@ -90,7 +90,7 @@ class FlatForm:
                 f"not a torchpipe loader state: {', '.join(missing)} missing, it has "
                 f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"
             )
-        if state["version"] != self.version:
+        if type(state["version"]) is not int or state["version"] != self.version:
             raise StateMismatchError(
                 f"the state has version {shown(state['version'])}, this torchpipe reads version {self.version}: "
                 "load it with the version of torchpipe that wrote it"
@@ -102,8 +102,11 @@ class FlatForm:
         payload = decode(data, allow_pickle=allow_pickle, keep_opaque=keep_opaque)
         inside = self.repeated(payload if isinstance(payload, dict) else {})
         for name in self.head:
-            if type(inside.get(name)) is not type(state[name]) or inside[name] != state[name]:
-                raise damaged(f"{name} is {shown(state[name])}, but its payload belongs to {shown(inside.get(name))}")
+            here, there = state[name], inside.get(name)
+            if type(here) is not type(there):
+                raise damaged(f"{name} is {shown(here)}, of type {type(here).__name__}, not {type(there).__name__}")
+            if here != there:
+                raise damaged(f"{name} is {shown(here)}, but its payload belongs to {shown(there)}")
         return payload  # type: ignore[no-any-return]
 
 
