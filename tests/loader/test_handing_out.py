@@ -162,7 +162,7 @@ def test_a_pause_that_comes_while_an_item_is_awaited(tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
 
     def wait(item: int) -> int:
-        while item == 3 and not go_on.exists():
+        while item == 1 and not go_on.exists():
             time.sleep(0.01)
         return item
 
@@ -171,14 +171,14 @@ def test_a_pause_that_comes_while_an_item_is_awaited(tmp_path: Path) -> None:
         stream = iter(loader)
 
         def pause() -> None:
-            while stream.delivered < 3 or not stream._guard.taker:
+            while stream.delivered < 1 or not stream._guard.taker:
                 time.sleep(0.001)
             stream.pause()
             go_on.touch()
 
         other = threading.Thread(target=pause)
         other.start()
-        assert list(stream) == [0, 1, 2, 3]
+        assert list(stream) == [0, 1]
         other.join()
         stream.resume()
-        assert list(stream) == list(range(4, 2000))
+        assert list(stream) == list(range(2, 2000))
