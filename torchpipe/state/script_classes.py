@@ -44,7 +44,9 @@ def named(cls: type, reduced: tuple[Any, ...], *, begins: bool) -> tuple[Any, ..
         return reduced
     make, arguments, content, _, _, fill = reduced
     wanted = (cls.__qualname__, _kind(cls), begins, make, arguments)
-    return _found, wanted, (begins, fill, content, _alike(cls) if begins else {}), None, None, _filled
+    outermost = _in_main(cls.__qualname__.partition(".")[0])  # one that stands in another is found in that alone
+    more = (_alike(cls), outermost) if begins else ({}, None)
+    return _found, wanted, (begins, fill, content, *more), None, None, _filled
 
 
 def _alike(cls: type) -> dict[str, Any]:
@@ -69,13 +71,14 @@ def _found(name: str, kind: tuple[Any, ...], begins: bool, make: Callable[..., t
     if found is not None and _kind(found) == kind:
         return found  # type: ignore[no-any-return]
     made = make(*arguments)
+    made.__qualname__ = name  # cloudpickle keeps the last part
     if begins and found is None and "." not in name:
         setattr(sys.modules["__main__"], name, made)
     return made
 
 
-def _filled(cls: type, state: tuple[bool, Callable[[Any, Any], Any], Any, dict[str, Any]]) -> None:
-    begins, fill, content, alike = state
+def _filled(cls: type, state: tuple[bool, Callable[[Any, Any], Any], Any, dict[str, Any], Any]) -> None:
+    begins, fill, content, alike, _ = state
     if begins or _in_main(cls.__qualname__) is not cls:
         fill(filled := _Filled(cls), content)
         for name, value in alike.items():
