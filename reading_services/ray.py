@@ -20,7 +20,7 @@ from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.machine.budget import Budget
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
-from torchpipe.state.pickling import CloudPickler
+from torchpipe.state.pickling import ImagePickler
 
 __all__ = ["RayReadingService", "RayWorkers"]
 
@@ -232,7 +232,7 @@ class RayReadingService(HostedReadingService):
         return [] if pool is None else pool.actors()
 
 
-class _ToActors(CloudPickler):
+class _ToActors(ImagePickler):
     """Raises: NotSerializableError for a tensor in shared memory, of which an actor would have a copy."""
 
     def reducer_override(self, value: Any) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from reading_services.processes.passed_on import ImagePickler, passed_on
+from reading_services.processes.passed_on import PassingPickler, passed_on
 from torchpipe.state.mapped import Spans, dump_with_buffers, load_mapped, write_file
 
 __all__ = ["GraphImage"]
@@ -47,14 +47,14 @@ class GraphImage:
     def of(cls, *parts: Any) -> GraphImage:
         """The image of ``parts``. Raises: whatever pickling them raises."""
         passing: list[Any] = []
-        body, buffers = dump_with_buffers(partial(ImagePickler, passing), parts, _SHARED_BYTES)
+        body, buffers = dump_with_buffers(partial(PassingPickler, passing), parts, _SHARED_BYTES)
         if buffers:
             try:
                 fd, positions = write_file("torchpipe-graph", [body, *buffers])
                 return cls(b"", positions, fd, passing=passing)
             except OSError:  # no room for them: in every process's own memory then
                 passing.clear()
-                body, _ = dump_with_buffers(partial(ImagePickler, passing), parts, sys.maxsize)
+                body, _ = dump_with_buffers(partial(PassingPickler, passing), parts, sys.maxsize)
         return cls(bytes(body), passing=passing)
 
     @classmethod

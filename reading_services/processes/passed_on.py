@@ -19,9 +19,9 @@ import torch
 from reading_services.hosting.items import reduce_sendable
 from torchpipe.compat.multiprocessing_private import CONNECTION, SCALAR, is_shared_type
 from torchpipe.state.file_maps import reduce_memmap
-from torchpipe.state.pickling import CloudPickler, Reducers
+from torchpipe.state.pickling import ImagePickler, Reducers
 
-__all__ = ["ImagePickler", "passed_on"]
+__all__ = ["PassingPickler", "passed_on"]
 
 _KINDS = (
     synchronize.SemLock,
@@ -39,7 +39,7 @@ _RAW = (SCALAR, ctypes.Array, ctypes.Structure)  # multiprocessing knows those t
 _present: Sequence[Any] = ()  # while a graph is loaded: what was passed on with it
 
 
-class ImagePickler(CloudPickler):
+class PassingPickler(ImagePickler):
     """``passing`` collects what its pickle only gives the number of."""
 
     def __init__(self, passing: list[Any], *args: Any, **options: Any) -> None:
@@ -57,7 +57,7 @@ class ImagePickler(CloudPickler):
                 return aside if raw or issubclass(kind, _KINDS) else super().__missing__(kind)
 
         self.dispatch_table = Table(
-            {**CloudPickler.dispatch_table, torch.Tensor: reduce_tensor, np.memmap: reduce_memmap}
+            {**ImagePickler.dispatch_table, torch.Tensor: reduce_tensor, np.memmap: reduce_memmap}
         )
         super().__init__(*args, **options)  # which looks at the table
 
@@ -68,7 +68,7 @@ def _take(number: int) -> Any:
 
 @contextmanager
 def passed_on(values: Sequence[Any]) -> Iterator[None]:
-    """Within: what a pickle of :class:`ImagePickler` is loaded with."""
+    """Within: what a pickle of :class:`PassingPickler` is loaded with."""
     global _present
     before, _present = _present, values
     try:

@@ -5,11 +5,11 @@ Runs in the process, or worker, of that loader. It needs neither of them, and to
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import cloudpickle
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -20,6 +20,7 @@ from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed
 from torchpipe.state.flat import FlatState
+from torchpipe.state.pickling import ImagePickler, cloud_dumps
 
 __all__ = ["GraphDataset", "GraphPass"]
 
@@ -119,10 +120,10 @@ class GraphDataset(IterableDataset[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {**self.__dict__, "_last": _no_pass, "_loader": None}
-        return {**kept, "datapipe": cloudpickle.dumps(self.datapipe)}  # lambdas in it, too
+        return {**kept, "datapipe": cloud_dumps(self.datapipe, ImagePickler)}  # lambdas in it, too
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({**state, "datapipe": cloudpickle.loads(state["datapipe"])})
+        self.__dict__.update({**state, "datapipe": pickle.loads(state["datapipe"])})
 
 
 def _no_pass() -> None:

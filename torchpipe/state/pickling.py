@@ -12,11 +12,13 @@ import pickle
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import cloudpickle
 
-__all__ = ["CloudPickler", "Reducers", "dumps", "is_made_otherwise", "reduce_error"]
+from torchpipe.state.script_classes import named
+
+__all__ = ["CloudPickler", "ImagePickler", "Reducers", "cloud_dumps", "dumps", "is_made_otherwise", "reduce_error"]
 
 _MOST_KINDS = 1_000  # classes that are looked up once: a program may go on making classes
 
@@ -86,11 +88,27 @@ def _view(data: bytes | bytearray, form: Any, shape: Any) -> memoryview:
 
 
 class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Raises: TypeError for open text files, whatever pickling raises for other things."""
+    """Classes of the script go as in ``script_classes.py``.
+
+    Raises: TypeError for open text files, whatever pickling raises for other things.
+    """
 
     dispatch_table = Reducers(
         {**cloudpickle.Pickler.dispatch_table, io.TextIOWrapper: _refuse_file, memoryview: _reduce_view}
     )
+    begins: ClassVar[bool] = False  # True: a process begins with the pickle
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if reduced is NotImplemented or not isinstance(value, type):
+            return reduced
+        return named(value, reduced, begins=self.begins)
+
+
+class ImagePickler(CloudPickler):
+    """A pickler of the image that a process begins with."""
+
+    begins = True
 
 
 class _Pickler(pickle.Pickler):
@@ -103,6 +121,12 @@ def dumps(value: Any) -> bytes:
     try:
         _Pickler(file, protocol=5).dump(value)
     except Exception:  # local classes and lambdas: cloudpickle knows more
-        file = io.BytesIO()
-        CloudPickler(file, protocol=5).dump(value)
+        return cloud_dumps(value)
+    return file.getvalue()
+
+
+def cloud_dumps(value: Any, pickler: type[CloudPickler] = CloudPickler) -> bytes:
+    """The pickle of ``value``, functions of the script by value. Raises: whatever pickling it raises."""
+    file = io.BytesIO()
+    pickler(file, protocol=5).dump(value)
     return file.getvalue()

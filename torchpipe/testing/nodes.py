@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import torch
 
@@ -23,6 +22,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import divides, node_name, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
+from torchpipe.state.pickling import dumps
 from torchpipe.testing.compare import Frozen, freeze, value_of
 from torchpipe.testing.counting import CountingSource
 
@@ -408,12 +408,9 @@ def _sample(length: int, count: int) -> list[int]:
 
 def _pickled(node: IterDataPipe[Any], name: str) -> IterDataPipe[Any]:
     try:
-        return pickle.loads(pickle.dumps(node))  # type: ignore[no-any-return]
-    except Exception:  # lambdas and local classes: cloudpickle, which sends graphs to workers, knows more
-        try:
-            return pickle.loads(cloudpickle.dumps(node))  # type: ignore[no-any-return]
-        except Exception as error:
-            raise AssertionError(f"{name} cannot be pickled, so no worker could run it: {error!r}") from error
+        return pickle.loads(dumps(node))  # type: ignore[no-any-return]
+    except Exception as error:
+        raise AssertionError(f"{name} cannot be pickled, so no worker could run it: {error!r}") from error
 
 
 @contextmanager

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections import ChainMap
 from typing import Any, Generic, TypeVar
 
-import cloudpickle
 import torch
 
 from torchpipe.state.mapped import Spans, dump_with_buffers, load_mapped, write_file
+from torchpipe.state.pickling import ImagePickler, Reducers
 from torchpipe.state.tensors import reduce_tensor
 
 __all__ = ["SharedCopy"]
@@ -85,7 +84,7 @@ def _close_once(fd: int, pid: int) -> None:
         os.close(fd)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """cloudpickle's, for lambdas in graphs, with the memory of tensors left out of the pickle."""
+class _Pickler(ImagePickler):
+    """For lambdas in graphs, too, with the memory of tensors left out of the pickle."""
 
-    dispatch_table = ChainMap({torch.Tensor: reduce_tensor}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table = Reducers({**ImagePickler.dispatch_table, torch.Tensor: reduce_tensor})

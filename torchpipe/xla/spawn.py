@@ -6,12 +6,12 @@ Runs in the process that starts others and in those. torch_xla is imported when 
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from reading_services.ranks.ordinals import Ordinal, ordinal
+from torchpipe.state.pickling import ImagePickler, cloud_dumps
 from torchpipe.xla.one_copy import SharedCopy
 from torchpipe.xla.serial import SerialExecutor
 
@@ -68,8 +68,8 @@ class _Call:
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load_call, (cloudpickle.dumps((self._fn, self._args)),)
+        return _load_call, (cloud_dumps((self._fn, self._args), ImagePickler),)
 
 
 def _load_call(data: bytes) -> _Call:
-    return _Call(*cloudpickle.loads(data))
+    return _Call(*pickle.loads(data))

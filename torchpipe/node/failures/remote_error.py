@@ -12,10 +12,8 @@ from functools import partial
 from types import MemberDescriptorType
 from typing import Any
 
-import cloudpickle
-
 from torchpipe.errors import RemoteTraceback, WorkerError
-from torchpipe.state.pickling import dumps
+from torchpipe.state.pickling import cloud_dumps, dumps
 
 __all__ = ["dump_error", "load_error", "safe_str"]
 
@@ -112,8 +110,7 @@ def _parts(error: BaseException) -> bytes | None:
         attributes = {str(key): _picklable(value) for key, value in vars(error).items()}
         slots: dict[str, Any] = {key: _picklable(value) for key, value in _slots(error).items() if value is not None}
         slots["args"] = tuple(_picklable(value) for value in error.args)
-        data: bytes = cloudpickle.dumps((type(error), arguments, attributes, slots))
-        return data
+        return cloud_dumps((type(error), arguments, attributes, slots))
     except Exception:
         return None
 
@@ -132,7 +129,7 @@ def _slots(error: BaseException) -> dict[str, Any]:
 
 def _picklable(value: Any) -> Any:
     try:
-        pickle.loads(cloudpickle.dumps(value))
+        pickle.loads(cloud_dumps(value))
         return value
     except Exception:
         pass
