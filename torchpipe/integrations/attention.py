@@ -15,7 +15,7 @@ __all__ = ["Documents", "document_mask", "documents"]
 
 
 def document_mask(segment_ids: torch.Tensor) -> BlockMask:
-    """What ``flex_attention(..., block_mask=)`` asks for: each token sees itself and those before it in its document.
+    """The mask of packs for ``flex_attention``: each token sees itself and those before it in its document.
 
     ``segment_ids``: (batch, length), as batches of ``pack`` have them. Padding sees padding of its own row. The mask
     keeps ``segment_ids``: do not write into it before the backward pass is over.
