@@ -19,7 +19,7 @@ LENGTH = 16
 SIZES = st.lists(st.integers(1, 20), min_size=1, max_size=12)
 
 
-def batch_of(sizes: list[int], strategy: str = "best_fit") -> dict[str, torch.Tensor]:
+def batch_of(sizes: list[int], strategy: Any = "best_fit") -> dict[str, torch.Tensor]:
     packs = list(IterableWrapper([torch.arange(size) for size in sizes]).pack(LENGTH, strategy=strategy))
     return {name: torch.stack([pack[name] for pack in packs]) for name in ("tokens", "segment_ids", "positions")}
 
@@ -40,7 +40,7 @@ def test_flex_attention_is_that_of_each_document_alone(strategy: str) -> None:
     q, k, v = torch.randn(3, len(segment_ids), 2, LENGTH, 8, generator=torch.Generator().manual_seed(0))
     alone = torch.empty_like(q)
     for row, begin, end in runs(segment_ids):
-        part = [item[row, :, begin:end] for item in (q, k, v)]
+        part: Any = [item[row, :, begin:end] for item in (q, k, v)]
         alone[row, :, begin:end] = scaled_dot_product_attention(*part, is_causal=True)
     torch.testing.assert_close(flex_attention(q, k, v, block_mask=document_mask(segment_ids)), alone)
 
