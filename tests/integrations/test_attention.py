@@ -40,8 +40,8 @@ def test_flex_attention_is_that_of_each_document_alone(strategy: str) -> None:
     q, k, v = torch.randn(3, len(segment_ids), 2, LENGTH, 8, generator=torch.Generator().manual_seed(0))
     alone = torch.empty_like(q)
     for row, begin, end in runs(segment_ids):
-        part: Any = [item[row, :, begin:end] for item in (q, k, v)]
-        alone[row, :, begin:end] = scaled_dot_product_attention(*part, is_causal=True)
+        query, key, value = (item[row, :, begin:end] for item in (q, k, v))
+        alone[row, :, begin:end] = scaled_dot_product_attention(query, key, value, is_causal=True)
     torch.testing.assert_close(flex_attention(q, k, v, block_mask=document_mask(segment_ids)), alone)
 
 

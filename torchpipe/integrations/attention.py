@@ -45,8 +45,11 @@ class Documents:
     def for_transformers(self) -> dict[str, torch.Tensor | int]:
         """The arguments of a transformers model with ``flash_attention``, beside ``input_ids`` of shape (1, tokens)."""
         ends, longest = self.cu_seqlens, self.max_seqlen
-        made = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
-        return {"position_ids": self.position_ids.reshape(1, -1), **made}
+        positions = self.position_ids.reshape(1, -1)
+        return {
+            **{"position_ids": positions, "cu_seq_lens_q": ends, "cu_seq_lens_k": ends},
+            **{"max_length_q": longest, "max_length_k": longest},
+        }
 
 
 def documents(segment_ids: torch.Tensor) -> Documents:
