@@ -1,7 +1,7 @@
 """Every Python block of the documentation runs as it stands, and prints what the text block after it says.
 
-Those that name XLA run with the XLA tests, on its CPU device. Those of docs/trainers.md need the trainers, and run with
-their tests (`make test-trainers`).
+Those that name XLA run with the XLA tests, on its CPU device. Those of docs/trainers.md, and those that import
+transformers, need the trainers, and run with their tests (`make test-trainers`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def blocks() -> list[tuple[str, str, str | None]]:
         if page.name == "trainers.md":
             continue
         for match in BLOCK.finditer(page.read_text()):
+            if "\nfrom transformers import" in match["code"]:
+                continue
             line = page.read_text()[: match.start()].count("\n") + 1
             found.append((f"{page.relative_to(ROOT)}:{line}", match["code"], match["output"]))
     return found

@@ -127,3 +127,42 @@ def test_evaluation_on_two_ranks_counts_each_sample_once(tmp_path: Path) -> None
     two = finished(start([*TORCHRUN, "2"], script_of("evaluation.md", tmp_path / "two")))
     (of_one,), (of_two,) = (re.findall(r"[\d.]+ of 1001 samples", output) for output in (one, two))
     assert of_one == of_two
+
+
+def test_text_with_images_goes_on_under_other_workers_after_a_kill(tmp_path: Path) -> None:
+    script = script_of("conversations.md", tmp_path / "images", 1)
+    script.write_text(script.read_text().partition("if __name__")[0] + IMAGES)
+    assert finished(start([sys.executable], script)) == "40 of 60 records with images\n"
+
+
+IMAGES = """
+import os, signal
+
+if __name__ == "__main__":
+    with make_loader(1) as loader:
+        loader.seed(1)
+        whole = list(loader)
+    for batch in whole:
+        named = [image for ids in batch["ids"] for n in ids for image in RECORDS[n]["images"]]
+        sizes = batch["offsets"].diff().tolist()
+        assert sizes == list(map(patches_of, named)) and sum(sizes) == int((batch["tokens"] == IMAGE).sum())
+        for image, pixels in zip(named, batch["pixels"].split(sizes)):
+            assert np.array_equal(decode(image), pixels)
+    with make_loader(2) as loader:
+        loader.seed(1)
+        stream = iter(loader)
+        made = [next(stream)]
+        os.kill(loader.reading_service.worker_pids()[0], signal.SIGKILL)
+        made += [next(stream), next(stream)]
+        state = loader.state_dict()
+    with make_loader(1) as loader:
+        loader.load_state_dict(state)
+        made += list(loader)
+    assert len(made) == len(whole)
+    for one, other in zip(made, whole):
+        assert one["ids"] == other["ids"]
+        assert all(torch.equal(one[name], other[name]) for name in ("tokens", "pixels", "offsets"))
+    ids = sorted(n for batch in whole for pack in batch["ids"] for n in pack)
+    assert ids == list(range(60))
+    print(sum(len(RECORDS[n]["images"]) > 0 for n in ids), "of", len(ids), "records with images")
+"""

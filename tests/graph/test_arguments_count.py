@@ -203,6 +203,7 @@ OTHERS: dict[tuple[str, str], dict[str, Any]] = {
     ("Grouper", "guaranteed_group_size"): {"group_size": 5},
     ("Grouper", "drop_remaining"): {"group_size": 5},
     **{("Packer", name): {"strategy": "first_fit"} for name in ("length", "overflow", "bins", "pad_value", "keep")},
+    ("Packer", "window"): {"strategy": "best_fit", "length": 8},
     **{("Packer", name): {"strategy": "first_fit"} for name in ("max_sequences_per_bin", "drop_last")},
     **{(name, "format"): {"batch_size": 2} for name in ("ArrowReader", "ParquetReader")},
     **{("SqlReader", name): {"table": "one"} for name in ("connect", "key", "columns", "paramstyle")},

@@ -177,7 +177,7 @@ add_form("collate/own", LISTS, "other", lambda g, n, k: g.collate(collate_fn=use
       model=each(lambda x, n: [user.joined(x)]))
 add_form("unbatch", LISTS, of_list, lambda g, n, k: g.unbatch(), 2, model=each(lambda x, n: [*x]))
 add_form("rebatch", LISTS, same, lambda g, n, k: g.rebatch(n + 1, drop_last=n == 2))
-_PACKED = ({}, {"drop_last": True}, {"bins": 2, "overflow": "split"}, {"bins": 2, "overflow": "split"})
+_PACKED = ({}, {"drop_last": True}, {"bins": 2, "overflow": "split"}, {"window": 4, "overflow": "split"})
 add_form("pack", ("list of int", "array"), "other",
       lambda g, n, k: g.pack(6, strategy=["concat", "concat", "first_fit", "best_fit"][n], **_PACKED[n]), 0.6)
 add_form("pad_batch", ("list of list of int", "list of array"), "other",

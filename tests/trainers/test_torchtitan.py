@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +46,28 @@ def test_asynchronous_checkpoints(check_exact: Callable[..., None]) -> None:
 def test_a_step_without_all_its_batches_is_not_made(check_exact: Callable[..., None]) -> None:
     """150 batches by 4: the last two are taken, and not trained on."""
     check_exact("train", kind="map", kills=[73], accumulate=4, interval=3, each_once=False)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 4)])
+def test_a_step_has_the_same_microbatches_under_another_degree(
+    before: int, after: int, trainings: Trainings, tmp_path: Path
+) -> None:
+    """The page's class, with what torchtitan's main gives it; the data begin again within the steps."""
+    page = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text()
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Text" in block)
+    steps = []
+    for name, parts in (("whole", [(1, None)]), ("cut", [(before, 8), (after, None)])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shown.py").write_text(block)
+        lines = (json.dumps({"text": " ".join(f"{number}.{n}" for n in range(number % 40))}) for number in range(1, 60))
+        (tmp_path / name / "text.jsonl").write_text("\n".join(lines))
+        for ranks, kill_at in parts:
+            trainings.run(tmp_path / name, "flat", ranks=ranks, steps=30, kill_at=kill_at, killed=kill_at is not None)
+        seen = [json.loads(line) for path in (tmp_path / name).glob("seen.*") for line in path.read_text().splitlines()]
+        steps.append({step: {json.dumps(rest) for number, *rest in seen if number == step} for step in range(1, 31)})
+    whole, cut = steps
+    assert cut == whole
+    assert all(len(parts) == 4 for parts in whole.values())
 
 
 def test_the_contract(trainings: Trainings, tmp_path: Path) -> None:

@@ -6,8 +6,12 @@ is torchtitan's own here: the config that builds it, ``Trainer.batch_generator``
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,6 +140,53 @@ def train(
         Journal(place / f"journal.{rank}", kill_at), accumulate
     )
     dataloader.close()
+    dist.destroy_process_group()
+
+
+class Tokenizer:
+    """As torchtitan's: it holds one that goes to workers, and itself does not."""
+
+    eos_id = 0
+    tokenizer: Any
+
+    def __init__(self) -> None:
+        self.tokenizer = SimpleNamespace(encode=_bytes_of)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("it has a template, which cannot be pickled")
+
+
+def _bytes_of(text: str) -> SimpleNamespace:
+    return SimpleNamespace(ids=list(text.encode()))
+
+
+def flat(folder: str, ranks: int, steps: int, kill_at: int | None = None) -> None:
+    """The class of docs/trainers.md, given what main gives: 4 microbatches in a step, every third is saved."""
+    rank, place = int(os.environ.get("RANK", "0")), Path(folder)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", str(20_000 + os.getpid() % 20_000))
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    sys.path.insert(0, folder)
+    config = import_module("shown").Text.Config(files=f"{folder}/text.jsonl", shards=4, piece_bytes=512)
+    given = {"tokenizer": Tokenizer(), "max_context_length": 32, "num_tokens_per_batch": 64}
+    loader = config.build(dp_world_size=ranks, dp_rank=rank, **given)
+    checkpoint = CheckpointManager.Config(enable=True, interval=3, keep_latest_k=2)
+    loop = Loop(loader, place, 1, ranks, checkpoint)  # the model, which is not trained here, is each rank's own
+    loop.checkpointer.load(step=-1)
+    batches = loop.batch_generator(loader)
+    while loop.step < steps:
+        loop.step += 1
+        for number in range(4 // ranks):
+            inputs, labels = next(batches)
+            assert {tuple(part.shape) for part in (*inputs.values(), labels)} == {(64,)}
+            seen = [loop.step, inputs["input"].tolist(), inputs["positions"].tolist(), labels.tolist()]
+            with (place / f"seen.{rank}").open("a") as file:
+                file.write(json.dumps(seen) + "\n")
+            if loop.step == kill_at and number == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        loop.checkpointer.save(loop.step)
+    loop.checkpointer.close()
+    loader.close()
     dist.destroy_process_group()
 
 

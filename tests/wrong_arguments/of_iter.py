@@ -133,6 +133,8 @@ FORMS += [  # counts, lengths and weights
     *each("pack.length", ValueError, {}, {"a": -1}, {"a": 8}),
     wrong("pack", ValueError, "bins", 8, bins=4),
     wrong("pack", ValueError, "bins", 8, strategy="best_fit", bins=0),
+    wrong("pack", ValueError, "window", 8, strategy="best_fit", window=0),
+    wrong("pack", ValueError, "window", 8, window=4),
     wrong("pack", ValueError, "max_sequences_per_bin", 8, strategy="best_fit", max_sequences_per_bin=0),
     wrong("pack", ValueError, "max_sequences_per_bin", 8, max_sequences_per_bin=4),
     wrong("pack", ValueError, "overflow", {"a": 8}, strategy="best_fit", overflow="split"),

@@ -37,6 +37,7 @@ _FIRST = (
     "torchpipe.integrations.transformers",
     "torchpipe.integrations.dcp",
     "torchpipe.integrations.torchtitan",
+    "torchpipe.integrations.attention",
     "torchpipe.integrations.torch_loaders",
     "torchpipe.integrations.torchdata_nodes",
     "torchpipe.testing",

@@ -420,6 +420,7 @@ class IterMethods(Generic[T_co]):
         *,
         strategy: Strategy = "concat",
         bins: int | None = None,
+        window: int | None = None,
         max_sequences_per_bin: int | None = None,
         overflow: Overflow | None = None,
         pad_value: Any = 0,

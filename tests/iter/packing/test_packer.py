@@ -88,12 +88,89 @@ def test_enough_bins_give_the_classic_algorithms(lengths: list[int], strategy: A
         (torch.tensor, {"strategy": "best_fit", "bins": 3, "max_sequences_per_bin": 2}),
         (list, {"strategy": "best_fit", "overflow": "drop"}),
         (np.array, {"strategy": "first_fit", "bins": 1, "overflow": "truncate"}),
+        (list, {"strategy": "best_fit", "window": 4}),
+        (torch.tensor, {"strategy": "best_fit", "window": 20, "max_sequences_per_bin": 2, "overflow": "drop"}),
     ],
-    ids=["concat", "drop_last", "first_fit", "most", "drop", "truncate"],
+    ids=["concat", "drop_last", "first_fit", "most", "drop", "truncate", "window", "one_window"],
 )
 def test_L2_exact_resume(kind: Any, options: Any) -> None:
     items = [kind(whole.tolist()) for whole in samples([3, 0, 9, 1, 1, 4, 2, 20, 5, 1, 3])]
     check_node(lambda: CountingSource(items).pack(6, **options), pulls=lambda k: len(items))
+
+
+@given(LENGTHS, st.integers(1, 20), st.one_of(st.none(), st.integers(1, 3)))
+def test_a_window_is_divided_longest_first(lengths: list[int], window: int, most: int | None) -> None:
+    packs = list(
+        IterableWrapper(samples(lengths)).pack(8, strategy="best_fit", window=window, max_sequences_per_bin=most)
+    )
+    found = [[np.asarray(segment) for segment in segments(pack)] for pack in packs]
+    parts = [part.tolist() for whole in samples(lengths) for part in (whole[:8], whole[8:]) if len(part)]
+    expected: list[list[list[int]]] = []
+    for begin in range(0, len(parts), window):
+        made: list[list[list[int]]] = []
+        for part in sorted(parts[begin : begin + window], key=len, reverse=True):
+            fits = [pack for pack in made if sum(map(len, pack)) + len(part) <= 8 and len(pack) != most]
+            if not fits:
+                made.append([])
+            (min(fits, key=lambda pack: 8 - sum(map(len, pack))) if fits else made[-1]).append(part)
+        expected += sorted(sorted(pack) for pack in made)  # no two tokens are the same: in the order of the samples
+    assert [[segment.tolist() for segment in pack] for pack in found] == expected
+
+
+def test_a_window_fills_packs_of_long_documents() -> None:
+    sizes = np.minimum(np.random.default_rng(0).lognormal(np.log(1200), 0.8, 4000), 4096).astype(int)
+    packs = IterableWrapper([np.zeros(size, np.uint8) for size in sizes]).pack(4096, strategy="best_fit", window=1000)
+    assert sizes.sum() / 4096 / sum(1 for _ in packs) > 0.995
+
+
+def test_a_window_keeps_samples_as_they_came() -> None:
+    shared = np.zeros(3, np.int64)
+
+    def reused(number: int) -> np.ndarray[Any, Any]:
+        shared[:] = number
+        return shared
+
+    (pack,) = IterableWrapper(range(1, 4)).map(reused).pack(9, strategy="best_fit", window=3)
+    assert pack["tokens"].tolist() == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"strategy": "first_fit"}, {"bins": 2}, {"drop_last": True}, {"length": {"tokens": 4}}]
+)
+def test_what_goes_with_no_window_is_refused(options: dict[str, Any]) -> None:
+    given_options: dict[str, Any] = {"length": 4, "strategy": "best_fit", "window": 3, **options}
+    if not options:
+        given_options["strategy"] = "concat"
+    with pytest.raises(ValueError, match="window= is for strategy='best_fit'"):
+        IterableWrapper([[1]]).pack(**given_options)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"packs": [1, 1]}, {"packs": [3]}, {"packs": [0, 2]}, {"sizes": [[1], [4]]}, {"packs": "2"}, {"kept": [[]]}],
+)
+def test_a_damaged_window_is_refused(damage: dict[str, Any]) -> None:
+    def node() -> Any:
+        return IterableWrapper([[1, 2, 3, 4], [5, 6], [7, 8]]).pack(4, strategy="best_fit", window=3)
+
+    stream = iterate(node())
+    next(stream)
+    state = stream.state_dict()
+    own = next(part for part in _dicts(state) if "planned" in part)
+    assert own["planned"]["packs"] == [2]
+    if damage == {"packs": [1, 1]}:
+        own["planned"]["data"][0] = own["planned"]["data"][0][:3]
+    own["planned"].update(damage)
+    again = iterate(node())
+    with pytest.raises(StateError):
+        again.load_state_dict(state)
+
+
+def _dicts(value: Any) -> Any:
+    if isinstance(value, dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _dicts(part)
 
 
 @given(LENGTHS, st.integers(1, 10))

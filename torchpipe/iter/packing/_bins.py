@@ -6,7 +6,7 @@ field. Arrays are numpy's inside; a tensor's memory is read in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from torchpipe.iter._shared.arrays import FIELD, KINDS, as_array, field_name
 from torchpipe.node.iterator import stored_count
 from torchpipe.state.copying import copy_item
 
-__all__ = ["Bin", "Layout", "Segment", "stored_bin", "stored_segment"]
+__all__ = ["Bin", "Layout", "Segment", "filled", "state_of", "stored_bin", "stored_segment", "stored_segments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +216,43 @@ def _kept(values: Any, layout: Layout) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def stored_bin(state: dict[str, Any], layout: Layout) -> Bin:
-    """The bin that :meth:`Bin.state` described. Raises: StateError and the like for what does not fit ``layout``."""
-    parts, made = _parts(state, layout), Bin(layout)
-    at = [0] * len(layout.lengths)
+def state_of(segments: Sequence[Segment], copied: Callable[[Iterable[Any]], list[Any]]) -> dict[str, Any]:
+    """The segments one after the other, as :meth:`Bin.state` describes those of a bin."""
+    return {
+        "sizes": [list(segment.sizes) for segment in segments],
+        "data": [np.concatenate(parts) for parts in zip(*(segment.parts for segment in segments))],
+        "kept": [copied(segment.kept) for segment in segments],
+    }
+
+
+def stored_segments(state: dict[str, Any], layout: Layout) -> Iterator[Segment]:
+    """The segments that a state describes. Raises: StateError and the like for what does not fit ``layout``."""
+    parts, at = _parts(state, layout), [0] * len(layout.lengths)
     for sizes, kept in zip(state["sizes"], state["kept"], strict=True):
         sizes = tuple(stored_count({"size": size}, "size") for size in sizes)
         if len(sizes) != len(at) or not any(sizes):
             raise StateError(f"a segment has {len(at)} sizes, the state says {sizes!r:.40}")
         cut = [part[at[b] : at[b] + sizes[b]] for part, b in zip(parts, layout.budget)]
-        segment = Segment(tuple(cut), sizes, _kept(kept, layout))
-        if not made.takes(segment) or any(len(part) != sizes[b] for part, b in zip(cut, layout.budget)):
-            raise StateError(f"a bin in the state has segments of {sizes!r:.40} that are not there, or do not fit")
-        made.add(segment)
+        if any(len(part) != sizes[b] for part, b in zip(cut, layout.budget)):
+            raise StateError(f"a bin in the state has segments of {sizes!r:.40} that are not there")
+        yield Segment(tuple(cut), sizes, _kept(kept, layout))
         at = [one + other for one, other in zip(at, sizes)]
     if any(len(part) != at[budget] for part, budget in zip(parts, layout.budget)):
         raise StateError("a bin in the state holds more than its segments")
+
+
+def stored_bin(state: dict[str, Any], layout: Layout) -> Bin:
+    """The bin that :meth:`Bin.state` described. Raises: as :func:`stored_segments`."""
+    return filled(layout, stored_segments(state, layout))
+
+
+def filled(layout: Layout, segments: Iterable[Segment]) -> Bin:
+    """A bin of these. Raises: StateError if there is no room for them."""
+    made = Bin(layout)
+    for segment in segments:
+        if not made.takes(segment):
+            raise StateError(f"a bin in the state has segments of {segment.sizes!r:.40} that do not fit")
+        made.add(segment)
     return made
 
 

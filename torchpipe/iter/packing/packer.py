@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal, TypeAlias, get_args
 
-from torchpipe.errors import add_note
+from torchpipe.errors import StateError, add_note
 from torchpipe.iter._shared.arrays import given_pads, pads_of
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
-from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
+from torchpipe.iter.packing._bins import (
+    Bin,
+    Layout,
+    Segment,
+    filled,
+    state_of,
+    stored_bin,
+    stored_segment,
+    stored_segments,
+)
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items
@@ -36,15 +47,22 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         self.rest: Segment | None = None  # what is left of a sample that is being cut
         self.open: list[Bin] = []
         self.ready: deque[Bin] = deque()  # packs to be handed out
+        self.window: list[Segment] = []  # that is being gathered
+        self.planned: deque[list[Segment]] = deque()  # the packs of a window, to be made and handed out
         self.counts = {"samples": 0, "truncated": 0, "dropped": 0}
         self.loaded = False  # True while ``layout`` is a state's, and no sample has been compared with it
-        self.put_in = self._concatenate if node.strategy == "concat" else self._fit
+        self.put_in = (
+            self._concatenate if node.strategy == "concat" else self._fit if node.window is None else self._gather
+        )
 
     def get_state(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(self.counts)
         if self.layout is not None:
             state |= {"layout": self.layout.state(), "open": [item.state(self.kept_items) for item in self.open]}
             state["ready"] = [item.state(self.kept_items) for item in self.ready]
+        if self.planned:
+            together = state_of([segment for pack in self.planned for segment in pack], self.kept_items)
+            state["planned"] = {**together, "packs": [len(pack) for pack in self.planned]}
         if self.rest is not None:
             parts = [part.copy() for part in self.rest.parts]
             state["rest"] = {"data": parts, "kept": [self.kept_items(self.rest.kept)]}
@@ -58,20 +76,27 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
             most = node.bins if node.strategy != "concat" else 1
             self.open = [stored_bin(item, self.layout) for item in stored_items(state, "open", at_most=most)]
             self.ready.extend(stored_bin(item, self.layout) for item in stored_items(state, "ready", at_most=most + 1))
+            if "planned" in state:
+                self.planned = self._stored_plan(state["planned"], self.layout)
             if "rest" in state:
                 self.rest = stored_segment(state["rest"], self.layout)
 
     def run(self) -> Iterator[dict[str, Any]]:
         source, ready, put_in = self.source.items(), self.ready, self.put_in
         while True:
-            while ready:
-                yield self._finished(ready.popleft())
+            while ready or self.planned:
+                done = ready.popleft() if ready else filled(self._known_layout(), self.planned.popleft())
+                yield self._finished(done)
+                del done
             if self.rest is not None:
                 segment, self.rest = self.rest, None
                 put_in(segment)
                 continue
             item = next(source, _END)
             if item is _END:
+                if self.window:
+                    self._plan()
+                    continue
                 if not self.open:
                     return
                 ready.extend(() if self.node.drop_last else self.open)
@@ -80,6 +105,16 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
             whole = self._read(item)
             if whole is not None:
                 put_in(whole)
+
+    def _stored_plan(self, state: dict[str, Any], layout: Layout) -> deque[list[Segment]]:
+        most = self.node.window or 0
+        counts = [stored_count({"segments": count}, "segments") for count in stored_items(state, "packs", at_most=most)]
+        segments = stored_segments({**state, "data": [part.copy() for part in state["data"]]}, layout)
+        plan = deque(list(islice(segments, count)) for count in counts)
+        fits = [sum(segment.sizes[0] for segment in pack) <= layout.lengths[0] for pack in plan]
+        if [*map(len, plan)] != counts or not all(counts) or not all(fits) or sum(counts) > most or [*segments]:
+            raise StateError("the packs of a window in the state are not those of its samples, or do not fit")
+        return plan
 
     def _finished(self, done: Bin) -> dict[str, Any]:
         return done.finished(self._pads(done.layout))
@@ -161,14 +196,47 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
                 self.open.remove(self.ready[-1])
             self.open.append(chosen)
 
+    def _gather(self, segment: Segment) -> None:
+        """Into the window, at whose end packs are planned. A copy: the user may use the memory of a sample again."""
+        length = self._known_layout().lengths[0]
+        if segment.sizes[0] > length:
+            self.rest, segment = segment.rest(length), segment.head(length)
+        self.window.append(Segment(tuple(part.copy() for part in segment.parts), segment.sizes, segment.kept))
+        if len(self.window) == self.node.window:
+            self._plan()
+
+    def _plan(self) -> None:
+        """Divide the window among packs, the longest first, each into the one that it fills best. In a pack samples
+        stand in their order, and packs in that of their first samples: short ones are not all at the end.
+        """
+        window, self.window = self.window, []
+        packs: list[list[int]] = []
+        rooms: list[tuple[int, int]] = []  # (room, number) of the packs that take more, in order
+        for index in sorted(range(len(window)), key=lambda index: -window[index].sizes[0]):
+            size = window[index].sizes[0]
+            place = bisect_left(rooms, (size, 0))
+            if place < len(rooms):
+                room, number = rooms.pop(place)
+            else:
+                room, number = self._known_layout().lengths[0], len(packs)
+                packs.append([])
+            packs[number].append(index)
+            if room > size and len(packs[number]) != self.node.max_sequences_per_bin:
+                insort(rooms, (room - size, number))
+        self.planned.extend([window[index] for index in pack] for pack in sorted(map(sorted, packs)))
+
     def _new_bin(self) -> Bin:
+        return Bin(self._known_layout())
+
+    def _known_layout(self) -> Layout:
         assert self.layout is not None
-        return Bin(self.layout)
+        return self.layout
 
     def close(self) -> None:
         super().close()
-        self.rest, self.open = None, []
+        self.rest, self.open, self.window = None, [], []
         self.ready.clear()
+        self.planned.clear()
 
 
 @functional_datapipe("pack")
@@ -188,7 +256,9 @@ class Packer(OneInput[dict[str, Any]]):
     end. ``"first_fit"`` and ``"best_fit"`` keep samples whole. Of at most ``bins`` (8) open packs a sample goes into
     the first one with room for it, or the one that it fills best; if it fits none, the fullest is handed out, as is one
     that is full or has ``max_sequences_per_bin`` samples. (Csirik and Johnson: "Bounded Space On-Line Bin Packing:
-    Best Is Better than First", Algorithmica 31, 2001; these are their AFB and ABB.)
+    Best Is Better than First", Algorithmica 31, 2001; these are their AFB and ABB.) ``window``, with ``"best_fit"``:
+    gather so many samples and divide them among packs, the longest first, with as many open as it takes; the packs come
+    in the order of their first samples. 1,000 documents of a tenth to a third of a pack fill 99.6 % of it.
 
     ``overflow``: what becomes of a sample longer than ``length``. ``"split"`` makes segments of it, each with positions
     from 0 (the default with one length); ``"truncate"`` keeps its beginning; ``"drop"`` leaves it out; ``"raise"`` is
@@ -196,13 +266,14 @@ class Packer(OneInput[dict[str, Any]]):
     logger ``torchpipe`` tells of the first. Samples without any entry make no segment. With ``drop_last``, packs that
     are not full when the input ends are left out.
 
-    State: the open packs and the rest of the sample being cut.
+    State: the open packs, what is left of the window, and the rest of the sample being cut.
 
     Raises: ValueError for lengths and counts below 1 or options that do not go together. While iterating: TypeError,
     ValueError or KeyError for a sample that is wrong or unlike those before.
     """
 
     iterator = _PackIterator
+    window: int | None = None  # of a node without one it is no part, as of those that older states tell of
 
     def __init__(
         self,
@@ -211,6 +282,7 @@ class Packer(OneInput[dict[str, Any]]):
         *,
         strategy: Strategy = "concat",
         bins: int | None = None,
+        window: int | None = None,
         max_sequences_per_bin: int | None = None,
         overflow: Overflow | None = None,
         pad_value: Any = 0,
@@ -240,6 +312,13 @@ class Packer(OneInput[dict[str, Any]]):
                 "a sample whose fields have lengths of their own cannot be cut: with a dict as length, use strategy="
                 "'first_fit' or 'best_fit', and overflow='truncate', 'drop' or 'raise'"
             )
+        if window is not None:
+            if strategy != "best_fit" or ragged or bins is not None or drop_last:
+                raise ValueError(
+                    "window= is for strategy='best_fit' and one length: it opens as many packs as a window fills "
+                    "(no bins=), and at the end of the input all of them are handed out (no drop_last=)"
+                )
+            self.window = check_count("window", window, at_least=1)
         self.bins = check_count("bins", _BINS if bins is None else bins, at_least=1)
         self.max_sequences_per_bin = (
             None
