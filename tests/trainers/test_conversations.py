@@ -65,10 +65,11 @@ def packs_of(talks: list[list[int]], length: int) -> torch.Tensor:
     return torch.stack([torch.stack([pack["tokens"].int(), pack["segment_ids"]]) for pack in packs]).transpose(0, 1)
 
 
-def test_the_model_sees_each_conversation_alone() -> None:
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_model_sees_each_conversation_alone(attention: str) -> None:
     torch.manual_seed(0)
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, **small)).eval()
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, attn_implementation=attention, **small)).eval()
     talks = [torch.randint(1, 50, (size,)).tolist() for size in (5, 9, 3, 12, 7, 1)]
     tokens, segments = packs_of(talks, 16).long()
     with torch.no_grad():
