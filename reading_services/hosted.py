@@ -15,7 +15,7 @@ from reading_services.images import image_of
 from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.exact import cursor_from
-from torchpipe.execution.limits import WorkerLimits
+from torchpipe.execution.limits import OnDeath, Restart, WorkerLimits
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
@@ -38,15 +38,12 @@ __all__ = ["HostedReadingService", "device_options", "numbered_names", "worker_l
 _log = logging.getLogger("torchpipe")
 
 
-def worker_limits(
-    worker_prefetch_cnt: int, worker_prefetch_bytes: int, max_deaths: int, max_restarts: int | None
-) -> WorkerLimits:
+def worker_limits(worker_prefetch_cnt: int, worker_prefetch_bytes: int, on_worker_death: OnDeath) -> WorkerLimits:
     """A service's arguments of these names, checked. Raises: ValueError, TypeError."""
     return WorkerLimits(
         window=max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)),
         window_bytes=check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1),
-        max_deaths=check_count("max_deaths", max_deaths, at_least=1),
-        max_restarts=None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0),
+        deaths=Restart.of(on_worker_death),
     )
 
 
@@ -181,7 +178,7 @@ class HostedReadingService(ShardedReadingService):
         """The number of workers that died and were replaced, over the whole life of this service, shutdowns included.
 
         The logger ``torchpipe`` has a warning for each. A death that became an error counts if the worker had other
-        shards that go on. ``max_restarts`` is a limit to this number.
+        shards that go on. ``Restart(max_restarts=...)`` limits this number.
         """
         return self._earlier_restarts if self._workers is None else self._workers.restarts
 

@@ -13,6 +13,7 @@ from reading_services.hosted import HostedReadingService, device_options, worker
 from reading_services.processes.start_method import start_method
 from reading_services.processes.workplace import Processes
 from torchpipe.device import DeviceKeywords
+from torchpipe.execution.limits import OnDeath
 from torchpipe.execution.service_figures import ServiceStats
 from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.machine.budget import Budget
@@ -50,16 +51,13 @@ class MultiProcessingReadingService(HostedReadingService):
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
         device_prefetch: how many batches it keeps ahead on the device.
         timeout: seconds without a sign of life, or of work in which nothing comes, after which a worker is taken for
-            stopped, killed and replaced: what hangs ``max_deaths`` times is an error that names the item, or the start.
+            stopped, killed and replaced, as ``on_worker_death`` says.
             The time begins anew with each item that a worker hands out, also with those that are made again after a
             restart; items that a filter drops are part of the next one's. Choose it longer than any item takes, than
             what comes before the first one (unpickling, worker_init_fn, opening files), and than any native call of
             yours that keeps the interpreter lock. None: never.
-        max_deaths: deaths at one and the same item that are an error. Give more where workers are killed from outside
-            now and then (SIGKILL, preemption) and an item takes long.
-        max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever
-            is to blame (in the next epoch, if nothing was needed of the process in this one). None: any number, so that
-            accidents slow a run and never end it.
+        on_worker_death: ``"restart"`` replaces a worker that dies, and gives an item up at which three have died; a
+            ``reading_services.Restart`` has other limits; ``"raise"``: no worker is replaced, WorkerDiedError.
         policy: how often snapshots are taken; the default costs about 1 % of the time.
         autotune: choose by measurement how many processes, at most ``num_workers``, host the shards, and how far they
             run ahead, while the stream goes on and stays the same. True, or a :class:`~torchpipe.stats.Budget`.
@@ -86,8 +84,7 @@ class MultiProcessingReadingService(HostedReadingService):
         device: Any = None,
         device_prefetch: int = 2,
         timeout: float | None = None,
-        max_deaths: int = 3,
-        max_restarts: int | None = None,
+        on_worker_death: OnDeath = "restart",
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         autotune: bool | Budget = False,
         **options: Unpack[DeviceKeywords],
@@ -100,7 +97,7 @@ class MultiProcessingReadingService(HostedReadingService):
             worker_init_fn,
             worker_reset_fn,
             policy,
-            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, max_deaths, max_restarts),
+            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, on_worker_death),
             main_prefetch_cnt=main_prefetch_cnt,
             device=device,
             device_options=device_options(type(self).__name__, device, device_prefetch, options),

@@ -16,6 +16,7 @@ from reading_services.engine.workers import Section, WorkerPool, Workplace
 from reading_services.hosted import HostedReadingService, device_options, worker_limits
 from torchpipe.device import DeviceKeywords
 from torchpipe.errors import NotSerializableError
+from torchpipe.execution.limits import OnDeath
 from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.machine.budget import Budget
 from torchpipe.node.validate import check_count
@@ -151,7 +152,7 @@ class RayReadingService(HostedReadingService):
         num_workers: actors that host shards.
         worker_prefetch_cnt: messages that each shard may run ahead of the consumer. A message is one item, or as many
             small ones as come within 20 ms and 8 MiB.
-        main_prefetch_cnt, worker_init_fn, worker_reset_fn, num_shards, max_deaths, max_restarts, policy: as
+        main_prefetch_cnt, worker_init_fn, worker_reset_fn, num_shards, on_worker_death, policy: as
             ``MultiProcessingReadingService`` has them. Give a multiple of ``num_workers`` as ``num_shards``, so that
             shards can be moved between workers.
         worker_prefetch_bytes: bytes that each shard may run ahead, if that is more than two messages. They lie in the
@@ -188,8 +189,7 @@ class RayReadingService(HostedReadingService):
         device: Any = None,
         device_prefetch: int = 2,
         timeout: float | None = None,
-        max_deaths: int = 3,
-        max_restarts: int | None = None,
+        on_worker_death: OnDeath = "restart",
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         autotune: bool | Budget = False,
         **options: Unpack[DeviceKeywords],
@@ -212,7 +212,7 @@ class RayReadingService(HostedReadingService):
             worker_init_fn,
             worker_reset_fn,
             policy,
-            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, max_deaths, max_restarts),
+            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, on_worker_death),
             main_prefetch_cnt=main_prefetch_cnt,
             device=device,
             device_options=device_options(type(self).__name__, device, device_prefetch, options),

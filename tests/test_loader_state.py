@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services import MultiProcessingReadingService, OrdinalReadingService
+from reading_services import MultiProcessingReadingService, OrdinalReadingService, Restart
 from tests.laws.executors import make_service
 from tests.services.ranks import FixedRank
 from tests.state.forging import sealed, tagged
@@ -215,7 +215,10 @@ def _services(kind: Any) -> Any:
     return {
         "in process": lambda: InProcessReadingService(num_shards=kind(2), prefetch_cnt=kind(0)),
         "workers": lambda: MultiProcessingReadingService(
-            kind(2), num_shards=kind(2), max_deaths=kind(3), max_restarts=kind(9), worker_prefetch_bytes=kind(200)
+            kind(2),
+            num_shards=kind(2),
+            on_worker_death=Restart(max_deaths=kind(3), max_restarts=kind(9)),
+            worker_prefetch_bytes=kind(200),
         ),
         "a device": lambda: MultiProcessingReadingService(kind(1), device="cpu", device_prefetch=kind(2)),
         "ordinals": lambda: OrdinalReadingService(kind(3), kind(1), kind(2), total_shards=kind(4)),

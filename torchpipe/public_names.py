@@ -13,6 +13,7 @@ NAMES: dict[str, dict[str, str]] = {
         "RayReadingService": "reading_services.ray",
         "RayWorkers": "reading_services.ray",
         "SequentialReadingService": "reading_services.sequential",
+        "Restart": "torchpipe.execution.limits",
         "PreparingReadingService": "torchpipe.execution.preparing",
         "InProcessReadingService": "torchpipe.execution.reading_service",
         "ReadingServiceInterface": "torchpipe.execution.reading_service",

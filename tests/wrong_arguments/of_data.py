@@ -51,8 +51,6 @@ ROWS: list[Row] = [
         ({"worker_seeding": "epoch"}, ValueError, "worker_seeding"),
         ({"worker_method": "threads", "num_workers": 1}, ValueError, "worker_method"),
         ({"on_worker_death": "ignore"}, ValueError, "on_worker_death"),
-        ({"max_deaths": 0}, ValueError, "max_deaths"),
-        ({"max_restarts": -1}, ValueError, "max_restarts"),
         ({"device": "cpu", "device_prefetch": 0}, ValueError, "device_prefetch"),
         ({"last_batch": "roll"}, ValueError, "last_batch"),
         ({"last_batch": "rollover", "drop_last": True}, ValueError, "drop_last"),

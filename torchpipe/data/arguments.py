@@ -29,7 +29,6 @@ def check_arguments(
     multiprocessing_context: Any,
     worker_seeding: str,
     worker_method: Any,
-    on_worker_death: str,
     autotune: object,
     fetch: str,
 ) -> None:
@@ -43,7 +42,6 @@ def check_arguments(
                 f"multiprocessing_context={multiprocessing_context!r}"
             )
     threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)
-    check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
     if autotune and worker_method == "thread":
         raise ValueError("autotune chooses among worker processes, and worker_method='thread' has none: leave one out")
     check_choice("fetch", fetch, ("batches", "samples"))

@@ -56,6 +56,7 @@ from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, ch
 from torchpipe.data.streams import begin_stream, lanes_behind
 from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import DeviceOptions, resolve
+from torchpipe.execution.limits import OnDeath, Restart
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.execution.shard import announce_leading
 from torchpipe.loader.driven import Driven
@@ -83,7 +84,6 @@ _LEFT_ALONE = (
 )
 
 Seeding: TypeAlias = Literal["batch", "torch"]
-OnDeath: TypeAlias = Literal["restart", "raise"]
 
 
 class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
@@ -102,14 +102,13 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             ``"torch"`` seeds each worker once, as torch does: exact for a fixed number of workers.
         worker_method: ``"multiprocessing"``; ``"thread"``: worker threads, which share the dataset; ``"ray"`` or a
             ``reading_services.RayWorkers``: Ray actors, on any node of a cluster.
-        on_worker_death: ``"restart"`` replaces a worker that dies; ``"raise"``: RuntimeError in torch's words.
+        on_worker_death: ``"restart"`` replaces a worker that dies, and gives a batch up at which three have died; a
+            ``reading_services.Restart`` has other limits; ``"raise"``: RuntimeError in torch's words.
         last_batch: Gluon's: ``"keep"``, ``"discard"``, or ``"rollover"``: what is left goes into the next epoch.
         fetch: who makes a batch of a map-style dataset. ``"batches"``: one worker. ``"samples"``: each sample, or a few
             quick ones, whichever worker is idle, and one of them puts them together: a slow sample holds up nobody
             else. Batches, order and states are the same; ``random``, numpy and torch are seeded for each sample then.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
-        max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
-        max_restarts: how many workers may be replaced in an epoch, or in all epochs if they persist; None: any number.
         autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
             A process may stand for several workers then (also under Ray): what ``worker_init_fn`` keeps belongs into
             ``get_worker_info().dataset``, since a module's global is that of the last worker in the process.
@@ -157,8 +156,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         last_batch: LastBatch | None = None,
         device: Any = None,
         device_prefetch: int = 2,
-        max_deaths: int = 3,
-        max_restarts: int | None = None,
         distributed: bool | Among = False,
         uneven: Uneven = "drop",
         balance: Balance | None = None,
@@ -175,7 +172,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             multiprocessing_context=multiprocessing_context,
             worker_seeding=worker_seeding,
             worker_method=worker_method,
-            on_worker_death=on_worker_death,
             autotune=autotune,
             fetch=fetch,
         )
@@ -226,12 +222,10 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method
-        self.on_worker_death = on_worker_death
+        self.on_worker_death, self._deaths = on_worker_death, Restart.of(on_worker_death)
         self.last_batch = last_batch
         self.device = device
         self.device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
-        self.max_deaths = check_count("max_deaths", max_deaths, at_least=1)
-        self.max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
         self.distributed, self.uneven = ranked is not None, uneven  # the sampler says among which ranks
         self.balance = None if ranked is None else ranked.balance
         self._ranks: RankGroup | None = None  # with whom epochs are begun
