@@ -8,13 +8,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
 from reading_services.engine.workers import Section, WorkerPool, Workplace
-from reading_services.hosted import HostedReadingService, device_options, worker_limits
-from torchpipe.device import DeviceKeywords
+from reading_services.hosted import HostedReadingService, worker_limits
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.limits import OnDeath
 from torchpipe.execution.shard import InitFn, ResetFn
@@ -157,7 +156,7 @@ class RayReadingService(HostedReadingService):
             shards can be moved between workers.
         worker_prefetch_bytes: bytes that each shard may run ahead, if that is more than two messages. They lie in the
             object store of the driver's node.
-        device, device_prefetch, options: of the stage that moves batches to a device, as there.
+        device: of the stage that moves batches there, as there.
         timeout: seconds without an answer after which an actor is killed and replaced; the thread that answers needs
             the interpreter lock now and then. None: never.
 
@@ -187,12 +186,10 @@ class RayReadingService(HostedReadingService):
         worker_prefetch_bytes: int = 32 << 20,
         num_shards: int | None = None,
         device: Any = None,
-        device_prefetch: int = 2,
         timeout: float | None = None,
         on_worker_death: OnDeath = "restart",
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         autotune: bool | Budget = False,
-        **options: Unpack[DeviceKeywords],
     ) -> None:
         hosts = RayWorkers(
             num_cpus=num_cpus,
@@ -215,7 +212,6 @@ class RayReadingService(HostedReadingService):
             limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, on_worker_death),
             main_prefetch_cnt=main_prefetch_cnt,
             device=device,
-            device_options=device_options(type(self).__name__, device, device_prefetch, options),
             timeout=timeout,
             autotune=autotune,
         )

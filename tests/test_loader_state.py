@@ -17,6 +17,7 @@ from tests.laws.executors import make_service
 from tests.services.ranks import FixedRank
 from tests.state.forging import sealed, tagged
 from torchpipe import DataLoader2, SnapshotPolicy
+from torchpipe.device import DeviceOptions
 from torchpipe.errors import LargeStateWarning, StateError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
@@ -220,7 +221,9 @@ def _services(kind: Any) -> Any:
             on_worker_death=Restart(max_deaths=kind(3), max_restarts=kind(9)),
             worker_prefetch_bytes=kind(200),
         ),
-        "a device": lambda: MultiProcessingReadingService(kind(1), device="cpu", device_prefetch=kind(2)),
+        "a device": lambda: MultiProcessingReadingService(
+            kind(1), device=DeviceOptions("cpu", device_prefetch=kind(2))
+        ),
         "ordinals": lambda: OrdinalReadingService(kind(3), kind(1), kind(2), total_shards=kind(4)),
         "ranks": lambda: FixedRank(kind(1), kind(2), kind(4), "drop"),
     }

@@ -135,8 +135,6 @@ def test_arguments_of_loaders() -> None:
         DataLoader(range(4), num_workers=1, worker_method=RayWorkers(), multiprocessing_context="fork")
     with pytest.raises(ValueError, match="num_workers"):
         RayReadingService(0)
-    with pytest.raises(ValueError, match="have no meaning without device"):
-        RayReadingService(1, host_prefetch=2)
 
 
 MISSING = """

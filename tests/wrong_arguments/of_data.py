@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 from tests.data.datasets import Lines, Numbers
 from tests.wrong_arguments.rows import Row, calls
 from torchpipe import DataLoader
+from torchpipe.device import DeviceOptions
 
 __all__ = ["ROWS"]
 
@@ -51,7 +52,8 @@ ROWS: list[Row] = [
         ({"worker_seeding": "epoch"}, ValueError, "worker_seeding"),
         ({"worker_method": "threads", "num_workers": 1}, ValueError, "worker_method"),
         ({"on_worker_death": "ignore"}, ValueError, "on_worker_death"),
-        ({"device": "cpu", "device_prefetch": 0}, ValueError, "device_prefetch"),
+        ({"device": DeviceOptions("cpu", device_prefetch=0)}, ValueError, "device_prefetch"),
+        ({"device": DeviceOptions("cpu", on_new_shape="drop")}, ValueError, "on_new_shape"),
         ({"last_batch": "roll"}, ValueError, "last_batch"),
         ({"last_batch": "rollover", "drop_last": True}, ValueError, "drop_last"),
         ({"last_batch": "keep", "batch_sampler": [[1]]}, ValueError, "batch_sampler"),

@@ -58,7 +58,6 @@ WORKERS: list[Row] = calls(
     ({"policy": 0.5}, TypeError, "policy"),
     ({"device": "gpu"}, ValueError, "device"),
     ({"device": 0}, TypeError, "device"),
-    ({"host_prefetch": 2}, ValueError, "host_prefetch"),
 )
 
 DEATHS: list[Row] = calls(

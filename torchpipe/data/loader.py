@@ -20,7 +20,7 @@ from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
-from torchpipe.data.arguments import FetchBy, check_arguments, check_fetch, check_shuffle
+from torchpipe.data.arguments import FetchBy, check_arguments, check_fetch, check_shuffle, device_options
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
@@ -55,7 +55,7 @@ from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.streams import begin_stream, lanes_behind
 from torchpipe.data.workers import WorkerMethod
-from torchpipe.device import DeviceOptions, resolve
+from torchpipe.device import resolve
 from torchpipe.execution.limits import OnDeath, Restart
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.execution.shard import announce_leading
@@ -108,7 +108,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         fetch: who makes a batch of a map-style dataset. ``"batches"``: one worker. ``"samples"``: each sample, or a few
             quick ones, whichever worker is idle, and one of them puts them together: a slow sample holds up nobody
             else. Batches, order and states are the same; ``random``, numpy and torch are seeded for each sample then.
-        device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
+        device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, two of them;
+            ``torchpipe.device.DeviceOptions("cuda", device_prefetch=4)``: four.
         autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
             A process may stand for several workers then (also under Ray): what ``worker_init_fn`` keeps belongs into
             ``get_worker_info().dataset``, since a module's global is that of the last worker in the process.
@@ -155,7 +156,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         on_worker_death: OnDeath = "restart",
         last_batch: LastBatch | None = None,
         device: Any = None,
-        device_prefetch: int = 2,
         distributed: bool | Among = False,
         uneven: Uneven = "drop",
         balance: Balance | None = None,
@@ -225,14 +225,13 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.on_worker_death, self._deaths = on_worker_death, Restart.of(on_worker_death)
         self.last_batch = last_batch
         self.device = device
-        self.device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
         self.distributed, self.uneven = ranked is not None, uneven  # the sampler says among which ranks
         self.balance = None if ranked is None else ranked.balance
         self._ranks: RankGroup | None = None  # with whom epochs are begun
         if ranked is not None:
             ranked.attach(self)
-        self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
-        self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
+        self._device_options = device_options(device)
+        self._device_backend = None if self._device_options is None else resolve(self._device_options)
         self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
         self.measuring = measures(measure)  # from the next epoch on
         self._pid = os.getpid()
