@@ -162,13 +162,13 @@ def test_an_actor_that_does_not_answer_is_replaced() -> None:
 DRIVER = """
 import sys
 import ray
-from reading_services import RayReadingService
+from reading_services import RayReadingService, RayWorkers
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 
 ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)
 graph = IterableWrapper(range(10**9)).sharding_filter()
-loader = DataLoader2(graph, reading_service=RayReadingService(1, num_cpus=0.5))
+loader = DataLoader2(graph, reading_service=RayReadingService(1, worker_method=RayWorkers(num_cpus=0.5)))
 for item in loader:
     print("running", *loader.reading_service.worker_pids(), flush=True)
     sys.stdin.read()
