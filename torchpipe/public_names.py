@@ -32,6 +32,7 @@ NAMES: dict[str, dict[str, str]] = {
         "WrittenShards": "torchpipe.writing.manifest",
         "write_shards": "torchpipe.writing.write",
     },
+    "torchpipe.data": {"Balance": "torchpipe.data.ranks.balance", "Ranks": "torchpipe.data.ranks.batches"},
     "torchpipe.iter": {
         "PathList": "torchpipe.iter._shared.paths",
         "FilePieces": "torchpipe.iter._shared.pieces",

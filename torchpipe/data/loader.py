@@ -38,7 +38,7 @@ from torchpipe.data.order.between_epochs import (
     restore,
     take_back,
 )
-from torchpipe.data.order.rollover import LastBatch, with_last_batch
+from torchpipe.data.order.rollover import DropLast, with_rollover
 from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back, ranks_of_sampler
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import (
@@ -51,8 +51,7 @@ from torchpipe.data.position import (
     read,
     write,
 )
-from torchpipe.data.ranks.balance import Balance
-from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
+from torchpipe.data.ranks.batches import RankedSampler, Ranks, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.streams import begin_stream, lanes_behind
 from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import resolve
@@ -94,6 +93,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     fix the same order. Further arguments:
 
     Args:
+        drop_last: torch's, or Gluon's ``"rollover"``: what is left goes into the next epoch.
         timeout: seconds that a batch is waited for before it is a RuntimeError (0: no limit). The time begins anew with
             each sample or batch that a worker process makes again on the way to where a state was saved.
         snapshot_every_n_steps: taken for the sake of code written for StatefulDataLoader; a state is exact anyhow.
@@ -104,7 +104,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             ``reading_services.RayWorkers``: Ray actors, on any node of a cluster.
         on_worker_death: ``"restart"`` replaces a worker that dies, and gives a batch up at which three have died; a
             ``reading_services.Restart`` has other limits; ``"raise"``: RuntimeError in torch's words.
-        last_batch: Gluon's: ``"keep"``, ``"discard"``, or ``"rollover"``: what is left goes into the next epoch.
         fetch: who makes a batch of a map-style dataset. ``"batches"``: one worker. ``"samples"``: each sample, or a few
             quick ones, whichever worker is idle, and one of them puts them together: a slow sample holds up nobody
             else. Batches, order and states are the same; ``random``, numpy and torch are seeded for each sample then.
@@ -117,11 +116,9 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         distributed: deal the batches of one process to the ranks that divide data: rank r of w has every w-th from r
             on. True: all ranks of the initialized process group; ``mesh["dp"]`` (a ``DeviceMesh`` of one dimension) or
             a ``ProcessGroup``: those. Their peers in other dimensions have the same batches. The seed is rank 0's, or
-            with a mesh one of the whole job, and fixes every epoch; ranks talk when one begins, no more.
-        uneven: when the batches do not fill the last step. ``"drop"``: it is left out. ``"pad"``: ranks without one
-            have their batch of the step before again. ``"raise"``: RankError when the epoch begins.
-        balance: with ``distributed``, a :class:`Balance`: by the costs of samples, which are known before reading, make
-            the ranks of each step equally busy.
+            with a mesh one of the whole job, and fixes every epoch; ranks talk when one begins, no more. A
+            ``torchpipe.data.Ranks`` says as well what they do with a last step that is not full, and makes them
+            equally busy.
 
     State: :meth:`state_dict` counts the batches that were handed out. Samplers and datasets that have ``state_dict``
     and ``load_state_dict`` are saved with it. With ``distributed`` it is one and the same on all ranks, and goes on
@@ -140,7 +137,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
-        drop_last: bool = False,
+        drop_last: DropLast = False,
         timeout: float = 0,
         worker_init_fn: WorkerInitFn | None = None,
         multiprocessing_context: Any = None,
@@ -154,11 +151,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         worker_seeding: Seeding = "batch",
         worker_method: Literal["multiprocessing", "thread", "ray"] | WorkerMethod = "multiprocessing",
         on_worker_death: OnDeath = "restart",
-        last_batch: LastBatch | None = None,
         device: Any = None,
-        distributed: bool | Among = False,
-        uneven: Uneven = "drop",
-        balance: Balance | None = None,
+        distributed: bool | Among | Ranks = False,
         measure: bool | None = None,
         autotune: bool | Budget = False,
         fetch: FetchBy = "batches",
@@ -179,7 +173,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         ranked = ranked_sampler(
             dataset,
             distributed=distributed,
-            uneven=uneven,
             batch_size=batch_size,
             shuffle=shuffle,
             sampler=sampler,
@@ -188,15 +181,13 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             generator=generator,
             in_order=in_order,
             worker_seeding=worker_seeding,
-            last_batch=last_batch,
-            balance=balance,
         )
         if ranked is not None:
             sampler, shuffle = ranked, None
-        drop_last, batch_sampler, batch_size = with_last_batch(
-            last_batch, dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, generator
+        rolls = drop_last == "rollover"
+        drop_last, batch_sampler, batch_size = with_rollover(
+            drop_last, dataset, batch_size, shuffle, sampler, batch_sampler, generator
         )
-        rolls = last_batch == "rollover"
         super().__init__(
             dataset,
             batch_size,
@@ -223,10 +214,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method
         self.on_worker_death, self._deaths = on_worker_death, Restart.of(on_worker_death)
-        self.last_batch = last_batch
         self.device = device
-        self.distributed, self.uneven = ranked is not None, uneven  # the sampler says among which ranks
-        self.balance = None if ranked is None else ranked.balance
+        self.distributed = ranked is not None  # the sampler says among which ranks, and how they end
         self._ranks: RankGroup | None = None  # with whom epochs are begun
         if ranked is not None:
             ranked.attach(self)

@@ -113,7 +113,7 @@ class DeviceOptions:
     def _check_combinations(self) -> None:
         if self.device_prefetch == 0 and self.limits != ONE_QUEUE:
             raise ValueError(
-                "with 0 batches ahead on the device, each is moved when it is asked for, without a thread: "
+                "with device_prefetch=0 each batch is moved when it is asked for, without a thread: "
                 "host_prefetch, transfer_threads and the bytes have no meaning then. Let at least 1 be ahead"
             )
         if self.host_prefetch_bytes is not None and not self.host_prefetch:
