@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 from reading_services import Restart
 from tests.data.datasets import Augmented, Counting, FailingAt, Killer, Lines, Numbers, StatefulNumbers, epochs_of
 from tests.exact import exact
+from tests.measured import measured
 from tests.sources import wait_until
 from torchpipe import DataLoader
 from torchpipe.data.parts import Joining, Samples
@@ -56,7 +57,8 @@ def drawing(samples: list[Any]) -> list[Any]:
 def loader_of(data: Any = None, **options: Any) -> DataLoader[Any]:
     generator = torch.Generator().manual_seed(7)
     options = {"batch_size": 6, "shuffle": True, "generator": generator, "collate_fn": drawing, **options}
-    return DataLoader(Slow(LENGTH) if data is None else data, fetch="samples", **options)
+    measure = options.pop("measure", False)
+    return measured(DataLoader(Slow(LENGTH) if data is None else data, fetch="samples", **options), measure)
 
 
 def taken(loader: DataLoader[Any], epochs: int = 1) -> list[str]:

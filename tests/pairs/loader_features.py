@@ -468,6 +468,4 @@ def loader_options(row: Row, way: str | None) -> dict[str, Any]:
         }
     if row["device"] == "cpu":
         options["device"] = "cpu"
-    if row["measure"] == "yes":
-        options["measure"] = True
     return options

@@ -60,7 +60,7 @@ from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.execution.shard import announce_leading
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
-from torchpipe.loader.looks import measures, watched
+from torchpipe.loader.looks import watched
 from torchpipe.loader.untraced import untraced
 from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.describe import describe_bound
@@ -71,6 +71,7 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import as_text
+from torchpipe.stats.tracing import measures_by_default
 from torchpipe.values import put
 
 __all__ = ["DataLoader"]
@@ -96,7 +97,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         drop_last: torch's, or Gluon's ``"rollover"``: what is left goes into the next epoch.
         timeout: seconds that a batch is waited for before it is a RuntimeError (0: no limit). The time begins anew with
             each sample or batch that a worker process makes again on the way to where a state was saved.
-        snapshot_every_n_steps: taken for the sake of code written for StatefulDataLoader; a state is exact anyhow.
         worker_seeding: ``"batch"`` seeds ``random``, numpy and torch for each batch, from the epoch's seed and the
             batch's number, so that augmentation is the same for any number of workers, and after a resume or a crash.
             ``"torch"`` seeds each worker once, as torch does: exact for a fixed number of workers.
@@ -112,7 +112,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
             A process may stand for several workers then (also under Ray): what ``worker_init_fn`` keeps belongs into
             ``get_worker_info().dataset``, since a module's global is that of the last worker in the process.
-        measure: whether :meth:`stats` has figures of each step (docs/seeing.md); None: as ``TORCHPIPE_MEASURE`` says.
         distributed: deal the batches of one process to the ranks that divide data: rank r of w has every w-th from r
             on. True: all ranks of the initialized process group; ``mesh["dp"]`` (a ``DeviceMesh`` of one dimension) or
             a ``ProcessGroup``: those. Their peers in other dimensions have the same batches. The seed is rank 0's, or
@@ -147,13 +146,11 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        snapshot_every_n_steps: int | None = 1,
         worker_seeding: Seeding = "batch",
         worker_method: Literal["multiprocessing", "thread", "ray"] | WorkerMethod = "multiprocessing",
         on_worker_death: OnDeath = "restart",
         device: Any = None,
         distributed: bool | Among | Ranks = False,
-        measure: bool | None = None,
         autotune: bool | Budget = False,
         fetch: FetchBy = "batches",
     ) -> None:
@@ -210,7 +207,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.fetch = fetch
         check_fetch(fetch, self._plain_dataset(), batched=not self._is_iterable and gives_batches(self))
         self._start_method_named = isinstance(multiprocessing_context, str)  # torch keeps a context for the name
-        self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method
         self.on_worker_death, self._deaths = on_worker_death, Restart.of(on_worker_death)
@@ -221,8 +217,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             ranked.attach(self)
         self._device_options = device_options(device)
         self._device_backend = None if self._device_options is None else resolve(self._device_options)
-        self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
-        self.measuring = measures(measure)  # from the next epoch on
+        self.autotune, self._budget = autotune, budget_of(autotune, num_workers)
+        self.measuring = measures_by_default()  # from the next epoch on
         self._pid = os.getpid()
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins
