@@ -16,7 +16,7 @@ from reading_services import MultiProcessingReadingService, OrdinalReadingServic
 from tests.laws.executors import make_service
 from tests.services.ranks import FixedRank
 from tests.state.forging import sealed, tagged
-from torchpipe import DataLoader2, SnapshotPolicy
+from torchpipe import DataLoader2
 from torchpipe.device import DeviceOptions
 from torchpipe.errors import LargeStateWarning, StateError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
@@ -24,7 +24,7 @@ from torchpipe.iter import IterableWrapper
 from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, GraphIdentity, LoaderState, RankLayout
 from torchpipe.node.fingerprint import digest
 from torchpipe.node.identity import Identity
-from torchpipe.state import Cursor, decode, encode
+from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.state.flat import FlatState
 
 GRAPH = "0 Source(size=3)\n1 Mapper(fn=f) <- 0"

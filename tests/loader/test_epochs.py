@@ -30,10 +30,11 @@ from hypothesis.stateful import (
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader, DataLoader2, InProcessReadingService, SnapshotPolicy
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.iter import IterableWrapper
+from torchpipe.state import SnapshotPolicy
 
 SAMPLES, SIZE, SEED = 7, 2, 5
 END: Any = object()

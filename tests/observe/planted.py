@@ -156,8 +156,8 @@ CASES = [
          scales=True, workers=0),
     Case("dataset", lambda n: measured(DataLoader(Numbers(slow), None, num_workers=n)), "node", "Numbers",
          scales=True),
-    Case("dataset in threads", lambda n: measured(DataLoader(Numbers(slow), None, num_workers=n, worker_method="thread")),
-         "node", "Numbers", scales=True),
+    Case("dataset in threads", lambda n: measured(
+        DataLoader(Numbers(slow), None, num_workers=n, worker_method="thread")), "node", "Numbers", scales=True),
     Case("collate_fn", lambda n: measured(DataLoader(Numbers(), 4, num_workers=n, collate_fn=collated)), "node",
          "collated", scales=True),
     Case("sampler", lambda n: measured(DataLoader(Numbers(), None, sampler=SlowSampler(), num_workers=n)), "input",

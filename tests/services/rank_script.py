@@ -30,9 +30,10 @@ from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrap
 from reading_services import (
     DistributedReadingService,
     MultiProcessingReadingService,
+    ReadingServiceInterface,
     SequentialReadingService,
 )
-from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
+from torchpipe import DataLoader, DataLoader2
 from torchpipe.data import Ranks
 from torchpipe.errors import StateMismatchError, UnevenWarning
 from torchpipe.execution.ranks import RankGroup, Talk, data_ranks

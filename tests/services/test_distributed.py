@@ -17,10 +17,11 @@ import pytest
 import torch
 import torch.distributed
 
+from reading_services import ReadingServiceInterface
 from tests.services import rank_script
 from tests.services.ranks import FixedRank
 from tests.warm import Warm
-from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface
+from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.state import merge
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without distributed")

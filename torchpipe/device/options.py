@@ -87,7 +87,10 @@ class DeviceOptions:
         if device is None:
             return None
         options = device if isinstance(device, DeviceOptions) else cls(device)
-        check_count("device_prefetch", options.device_prefetch, at_least=1)
+        if not options.device_prefetch:
+            raise ValueError(
+                "device_prefetch must be at least 1 here: to_device(prefetch=0) moves batches without a thread"
+            )
         return options
 
     def changed(self) -> list[str]:
