@@ -233,7 +233,8 @@ def test_L4_accidents_that_began_nothing_end_no_run() -> None:
 @given(st.integers(0, 5), st.integers(0, 1 << 16))
 def test_L4_the_budget_of_restarts_ends_a_run(budget: int, seed: int) -> None:
     graph = IterableWrapper(range(200)).sharding_filter()
-    service = MemoryReadingService(2, random.Random(seed), num_shards=2, on_worker_death=Restart(max_restarts=budget))
+    policy: Any = Restart(max_restarts=budget) if budget else "raise"
+    service = MemoryReadingService(2, random.Random(seed), num_shards=2, on_worker_death=policy)
     with make_loader(graph, service) as loader:
         found = []
         with pytest.raises(WorkerDiedError, match=f"max_restarts={budget} allows"):

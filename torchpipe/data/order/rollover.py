@@ -70,7 +70,7 @@ class RolloverPass(Iterator[list[Any]]):
 
 
 def with_rollover(
-    drop_last: DropLast,
+    drop_last: Any,
     dataset: Any,
     batch_size: int | None,
     shuffle: bool | None,
