@@ -157,7 +157,8 @@ def _rank(folder: str, rank: int, ranks: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from torchpipe import Balance, DataLoader
+    from torchpipe import DataLoader
+    from torchpipe.data import Balance, Ranks
 
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
@@ -168,7 +169,7 @@ def _rank(folder: str, rank: int, ranks: int) -> None:
         generator = torch.Generator().manual_seed(0)
         indices: Any = range(_LENGTH)
         loader: DataLoader[Any] = DataLoader(
-            indices, _BATCH, shuffle=True, generator=generator, distributed=True, balance=balance
+            indices, _BATCH, shuffle=True, generator=generator, distributed=Ranks(balance=balance)
         )
         seen = 0
         stream = iter(loader)

@@ -29,7 +29,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from reading_services import RayReadingService
+from reading_services import RayReadingService, RayWorkers
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 
@@ -59,7 +59,9 @@ def image(item: int) -> torch.Tensor:
 
 def loader_of(function: Any, **options: Any) -> DataLoader2[Any]:
     graph = IterableWrapper(range(10**8)).sharding_filter().map(function)
-    service = RayReadingService(2, label_selector={"pool": "workers"}, rebalance=False, **options)
+    service = RayReadingService(
+        2, worker_method=RayWorkers(label_selector={"pool": "workers"}, rebalance=False), **options
+    )
     return DataLoader2(graph, reading_service=service)
 
 

@@ -28,7 +28,7 @@ from PIL import Image
 from ray.cluster_utils import Cluster
 
 from examples.digits.data import read_digits
-from reading_services import MultiProcessingReadingService, RayReadingService
+from reading_services import MultiProcessingReadingService, RayReadingService, RayWorkers
 from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.iter import PathList
 
@@ -107,7 +107,7 @@ def main() -> int:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 << 20})
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     nodes = [add_node(cluster) for _ in range(3)]
-    service = RayReadingService(3, num_shards=SHARDS, label_selector={"pool": "decode"})
+    service = RayReadingService(3, num_shards=SHARDS, worker_method=RayWorkers(label_selector={"pool": "decode"}))
     got: list[str] = []
     with loader(options.data, service) as remote:
         print(remote.explain())

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from reading_services.processes.start_method import PRELOADED
     from reading_services.ray import RayReadingService, RayWorkers
     from reading_services.sequential import SequentialReadingService
+    from torchpipe.execution.limits import Restart
     from torchpipe.execution.preparing import PreparingReadingService
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
     from torchpipe.execution.service_figures import ServiceStats
@@ -29,6 +30,7 @@ __all__ = [
     "RayReadingService",
     "RayWorkers",
     "ReadingServiceInterface",
+    "Restart",
     "SequentialReadingService",
     "ServiceStats",
 ]

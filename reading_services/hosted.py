@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from reading_services.engine.workers import Section, WorkerPool, Workplace
 from reading_services.images import image_of
-from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
+from torchpipe.device import DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.exact import cursor_from
-from torchpipe.execution.limits import WorkerLimits
+from torchpipe.execution.limits import OnDeath, Restart, WorkerLimits
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
@@ -33,34 +33,18 @@ from torchpipe.state import Cursor, SnapshotPolicy
 if TYPE_CHECKING:
     from reading_services.engine.supervisor import Supervisor
 
-__all__ = ["HostedReadingService", "device_options", "numbered_names", "worker_limits"]
+__all__ = ["HostedReadingService", "numbered_names", "worker_limits"]
 
 _log = logging.getLogger("torchpipe")
 
 
-def worker_limits(
-    worker_prefetch_cnt: int, worker_prefetch_bytes: int, max_deaths: int, max_restarts: int | None
-) -> WorkerLimits:
+def worker_limits(worker_prefetch_cnt: int, worker_prefetch_bytes: int, on_worker_death: OnDeath) -> WorkerLimits:
     """A service's arguments of these names, checked. Raises: ValueError, TypeError."""
     return WorkerLimits(
         window=max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)),
         window_bytes=check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1),
-        max_deaths=check_count("max_deaths", max_deaths, at_least=1),
-        max_restarts=None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0),
+        deaths=Restart.of(on_worker_death),
     )
-
-
-def device_options(form: str, device: Any, device_prefetch: int, keywords: DeviceKeywords) -> DeviceOptions:
-    """The options of a service's device stage. Raises: ValueError for any without a device; ValueError, TypeError."""
-    ahead = check_count("device_prefetch", device_prefetch, at_least=1)
-    options, plain = DeviceOptions.of(form, ahead, keywords), DeviceOptions(device_prefetch=ahead)
-    given = [name for name in keywords if getattr(options, name) != getattr(plain, name)]
-    if device is None and given:
-        raise ValueError(
-            f"options of the device stage ({', '.join(given)}) have no meaning without device=...: name the device "
-            "here, or give them to to_device() in the graph"
-        )
-    return options
 
 
 class HostedReadingService(ShardedReadingService):
@@ -81,7 +65,6 @@ class HostedReadingService(ShardedReadingService):
         limits: WorkerLimits,
         main_prefetch_cnt: int,
         device: Any = None,
-        device_options: DeviceOptions | None = None,
         timeout: float | None = None,
         autotune: bool | Budget,
     ) -> None:
@@ -99,8 +82,8 @@ class HostedReadingService(ShardedReadingService):
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be 0 seconds or more (0: no limit) or None, got {timeout!r}")
         self._limits, self._silent_s = limits, timeout or None
-        self._device_options = device_options or DeviceOptions()
-        self._device = None if device is None else resolve(device, self._device_options)
+        self._device_options = DeviceOptions.given(device)
+        self._device = None if self._device_options is None else resolve(self._device_options)
         self._workplace = workplace
         self._images: tuple[Any, Any] | None = None  # what the workers of shards, and the dispatcher, are sent
         self._workers: Supervisor | None = None
@@ -181,7 +164,7 @@ class HostedReadingService(ShardedReadingService):
         """The number of workers that died and were replaced, over the whole life of this service, shutdowns included.
 
         The logger ``torchpipe`` has a warning for each. A death that became an error counts if the worker had other
-        shards that go on. ``max_restarts`` is a limit to this number.
+        shards that go on. ``Restart(max_restarts=...)`` limits this number.
         """
         return self._earlier_restarts if self._workers is None else self._workers.restarts
 
@@ -262,7 +245,7 @@ class HostedReadingService(ShardedReadingService):
             workers.close()
 
     def _main_root(self, root: DataPipe) -> DataPipe:
-        if self._device is not None:
+        if self._device is not None and self._device_options is not None:
             return ToDevice.with_options(root, self._device, self._device_options)  # type: ignore[arg-type]
         staged = any(isinstance(node, ToDevice) for node in self.plan.main_nodes)
         if self._num_workers and self._main_prefetch_cnt and self.plan.main_nodes and not staged:

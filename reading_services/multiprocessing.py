@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import Any, Unpack
+from typing import Any
 
-from reading_services.hosted import HostedReadingService, device_options, worker_limits
+from reading_services.hosted import HostedReadingService, worker_limits
 from reading_services.processes.start_method import start_method
 from reading_services.processes.workplace import Processes
-from torchpipe.device import DeviceKeywords
+from torchpipe.execution.limits import OnDeath
 from torchpipe.execution.service_figures import ServiceStats
 from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.machine.budget import Budget
@@ -47,26 +47,20 @@ class MultiProcessingReadingService(HostedReadingService):
             give more where some batches take much longer to make than others, and memory allows it.
         num_shards: the number of shards that the stream is divided into, fixed for the run; default ``num_workers``.
             The stream depends on it, but not on ``num_workers``.
-        device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
-        device_prefetch: how many batches it keeps ahead on the device.
+        device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer. A
+            :class:`~torchpipe.device.DeviceOptions` says how: ``DeviceOptions("xla", device_prefetch=4)``.
         timeout: seconds without a sign of life, or of work in which nothing comes, after which a worker is taken for
-            stopped, killed and replaced: what hangs ``max_deaths`` times is an error that names the item, or the start.
+            stopped, killed and replaced, as ``on_worker_death`` says.
             The time begins anew with each item that a worker hands out, also with those that are made again after a
             restart; items that a filter drops are part of the next one's. Choose it longer than any item takes, than
             what comes before the first one (unpickling, worker_init_fn, opening files), and than any native call of
             yours that keeps the interpreter lock. None: never.
-        max_deaths: deaths at one and the same item that are an error. Give more where workers are killed from outside
-            now and then (SIGKILL, preemption) and an item takes long.
-        max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever
-            is to blame (in the next epoch, if nothing was needed of the process in this one). None: any number, so that
-            accidents slow a run and never end it.
+        on_worker_death: ``"restart"`` replaces a worker that dies, and gives an item up at which three have died; a
+            ``reading_services.Restart`` has other limits; ``"raise"``: no worker is replaced, WorkerDiedError.
         policy: how often snapshots are taken; the default costs about 1 % of the time.
         autotune: choose by measurement how many processes, at most ``num_workers``, host the shards, and how far they
             run ahead, while the stream goes on and stays the same. True, or a :class:`~torchpipe.stats.Budget`.
             ``loader.stats().events`` and the logger ``torchpipe`` say what was chosen.
-
-    The ``options`` (``host_prefetch`` ... ``pad_to``) are those of the device stage, as
-    :class:`~torchpipe.device.DeviceOptions` has them.
 
     Raises: ValueError or TypeError for arguments out of range, ImportError for a device whose library is missing;
     GraphError and NotSerializableError, naming the node, when a loader is built with it.
@@ -84,13 +78,10 @@ class MultiProcessingReadingService(HostedReadingService):
         worker_prefetch_bytes: int = 8 << 20,
         num_shards: int | None = None,
         device: Any = None,
-        device_prefetch: int = 2,
         timeout: float | None = None,
-        max_deaths: int = 3,
-        max_restarts: int | None = None,
+        on_worker_death: OnDeath = "restart",
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         autotune: bool | Budget = False,
-        **options: Unpack[DeviceKeywords],
     ) -> None:
         self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
         super().__init__(
@@ -100,10 +91,9 @@ class MultiProcessingReadingService(HostedReadingService):
             worker_init_fn,
             worker_reset_fn,
             policy,
-            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, max_deaths, max_restarts),
+            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, on_worker_death),
             main_prefetch_cnt=main_prefetch_cnt,
             device=device,
-            device_options=device_options(type(self).__name__, device, device_prefetch, options),
             timeout=timeout,
             autotune=autotune,
         )

@@ -8,14 +8,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
 from reading_services.engine.workers import Section, WorkerPool, Workplace
-from reading_services.hosted import HostedReadingService, device_options, worker_limits
-from torchpipe.device import DeviceKeywords
+from reading_services.hosted import HostedReadingService, worker_limits
 from torchpipe.errors import NotSerializableError
+from torchpipe.execution.limits import OnDeath
 from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.machine.budget import Budget
 from torchpipe.node.validate import check_count
@@ -33,7 +33,7 @@ _SHARED = (
 
 @dataclass(frozen=True, kw_only=True)
 class RayWorkers(Workplace):
-    """Ray actors as a loader's workers. ``DataLoader(..., num_workers=8, worker_method=RayWorkers())``.
+    """Ray actors as workers: ``worker_method=RayWorkers(num_cpus=2)`` of a ``DataLoader`` or ``RayReadingService``.
 
     Args:
         num_cpus: CPUs that each worker asks for (Ray counts them; it does not enforce them).
@@ -149,18 +149,17 @@ class RayReadingService(HostedReadingService):
 
     Args:
         num_workers: actors that host shards.
+        worker_method: a :class:`RayWorkers`: what each actor asks for, and where.
         worker_prefetch_cnt: messages that each shard may run ahead of the consumer. A message is one item, or as many
             small ones as come within 20 ms and 8 MiB.
-        main_prefetch_cnt, worker_init_fn, worker_reset_fn, num_shards, max_deaths, max_restarts, policy: as
+        main_prefetch_cnt, worker_init_fn, worker_reset_fn, num_shards, on_worker_death, policy: as
             ``MultiProcessingReadingService`` has them. Give a multiple of ``num_workers`` as ``num_shards``, so that
             shards can be moved between workers.
         worker_prefetch_bytes: bytes that each shard may run ahead, if that is more than two messages. They lie in the
             object store of the driver's node.
-        device, device_prefetch, options: of the stage that moves batches to a device, as there.
+        device: of the stage that moves batches there, as there.
         timeout: seconds without an answer after which an actor is killed and replaced; the thread that answers needs
             the interpreter lock now and then. None: never.
-
-    The other arguments are those of :class:`RayWorkers`.
 
     Raises: ValueError or TypeError for arguments out of range; ImportError without Ray; ConnectionError if the cluster
     does not answer; GraphError and NotSerializableError, naming the node, when a loader is built with it.
@@ -174,52 +173,31 @@ class RayReadingService(HostedReadingService):
         worker_init_fn: InitFn | None = None,
         worker_reset_fn: ResetFn | None = None,
         *,
-        num_cpus: float = 1,
-        memory: float | None = None,
-        resources: Mapping[str, float] | None = None,
-        label_selector: Mapping[str, str] | None = None,
-        placement_group: Any = None,
-        runtime_env: Mapping[str, Any] | None = None,
-        address: str | None = None,
-        start_timeout: float = 120.0,
-        rebalance: bool = True,
+        worker_method: RayWorkers = RayWorkers(),
         worker_prefetch_bytes: int = 32 << 20,
         num_shards: int | None = None,
         device: Any = None,
-        device_prefetch: int = 2,
         timeout: float | None = None,
-        max_deaths: int = 3,
-        max_restarts: int | None = None,
+        on_worker_death: OnDeath = "restart",
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         autotune: bool | Budget = False,
-        **options: Unpack[DeviceKeywords],
     ) -> None:
-        hosts = RayWorkers(
-            num_cpus=num_cpus,
-            memory=memory,
-            resources=resources or {},
-            label_selector=label_selector or {},
-            placement_group=placement_group,
-            runtime_env=runtime_env,
-            address=address,
-            start_timeout=start_timeout,
-            rebalance=rebalance,
-        )
+        if not isinstance(worker_method, RayWorkers):
+            raise TypeError(f"worker_method must be a RayWorkers(...), got {worker_method!r}")
         super().__init__(
-            hosts,
+            worker_method,
             check_count("num_workers", num_workers, at_least=1),
             num_shards,
             worker_init_fn,
             worker_reset_fn,
             policy,
-            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, max_deaths, max_restarts),
+            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, on_worker_death),
             main_prefetch_cnt=main_prefetch_cnt,
             device=device,
-            device_options=device_options(type(self).__name__, device, device_prefetch, options),
             timeout=timeout,
             autotune=autotune,
         )
-        hosts.check()
+        worker_method.check()
 
     def nodes(self) -> dict[str, str]:
         """The name of each actor that has started -> the id of its node."""

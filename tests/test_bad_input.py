@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader, DataLoader2, InProcessReadingService, ReadingServiceInterface
+from reading_services import MultiProcessingReadingService, ReadingServiceInterface
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.errors import (
     GraphError,
     NotSerializableError,

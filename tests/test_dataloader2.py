@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch.distributed.checkpoint as dcp
 
-from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface
+from reading_services import MultiProcessingReadingService, ReadingServiceInterface
+from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.graph import find, replace_node
 from torchpipe.iter import IterableWrapper, Shuffler

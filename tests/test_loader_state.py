@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services import MultiProcessingReadingService, OrdinalReadingService
+from reading_services import MultiProcessingReadingService, OrdinalReadingService, Restart
 from tests.laws.executors import make_service
 from tests.services.ranks import FixedRank
 from tests.state.forging import sealed, tagged
-from torchpipe import DataLoader2, SnapshotPolicy
+from torchpipe import DataLoader2
+from torchpipe.device import DeviceOptions
 from torchpipe.errors import LargeStateWarning, StateError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, GraphIdentity, LoaderState, RankLayout
 from torchpipe.node.fingerprint import digest
 from torchpipe.node.identity import Identity
-from torchpipe.state import Cursor, decode, encode
+from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.state.flat import FlatState
 
 GRAPH = "0 Source(size=3)\n1 Mapper(fn=f) <- 0"
@@ -215,9 +216,14 @@ def _services(kind: Any) -> Any:
     return {
         "in process": lambda: InProcessReadingService(num_shards=kind(2), prefetch_cnt=kind(0)),
         "workers": lambda: MultiProcessingReadingService(
-            kind(2), num_shards=kind(2), max_deaths=kind(3), max_restarts=kind(9), worker_prefetch_bytes=kind(200)
+            kind(2),
+            num_shards=kind(2),
+            on_worker_death=Restart(max_deaths=kind(3), max_restarts=kind(9)),
+            worker_prefetch_bytes=kind(200),
         ),
-        "a device": lambda: MultiProcessingReadingService(kind(1), device="cpu", device_prefetch=kind(2)),
+        "a device": lambda: MultiProcessingReadingService(
+            kind(1), device=DeviceOptions("cpu", device_prefetch=kind(2))
+        ),
         "ordinals": lambda: OrdinalReadingService(kind(3), kind(1), kind(2), total_shards=kind(4)),
         "ranks": lambda: FixedRank(kind(1), kind(2), kind(4), "drop"),
     }

@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from reading_services import MultiProcessingReadingService
+from reading_services import MultiProcessingReadingService, Restart
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec
 from torchpipe import DataLoader2, InProcessReadingService
@@ -300,7 +300,7 @@ def test_two_loaders_of_which_one_keeps_dying(context: str) -> None:
     dying = IterableWrapper(range(60)).sharding_filter().map(die_at_20)
     with (
         make_loader(RICH, make_service(2, 2, context=context)) as sound,
-        make_loader(dying, make_service(2, 2, context=context, max_deaths=2)) as other,
+        make_loader(dying, make_service(2, 2, context=context, on_worker_death=Restart(max_deaths=2))) as other,
     ):
         got, stream, broken = [], iter(sound), iter(other)
         with pytest.raises(WorkerDiedError, match="exited with code 3"):

@@ -21,6 +21,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 LOADERS = {"torch.utils.data": "DataLoader", "torchdata.stateful_dataloader": "StatefulDataLoader"}
+OURS = {
+    "torch.utils.data": "torchpipe import DataLoader",
+    "torchdata.stateful_dataloader": "torchpipe.torchdata.stateful_dataloader import StatefulDataLoader",
+}
 IMPORT = re.compile(
     r"^([ \t]*)from (torch\.utils\.data|torchdata\.stateful_dataloader) import (\([^)]*\)|[^\n(]*)$", re.M
 )
@@ -38,7 +42,7 @@ def with_ours(text: str) -> str:
             return found[0]
         others = [name for name in names if name not in own]
         kept = [f"{indent}from {module} import {', '.join(others)}"] if others else []
-        ours = [f"{indent}from torchpipe import DataLoader as {name.split()[-1]}" for name in own]
+        ours = [f"{indent}from {OURS[module]} as {name.split()[-1]}" for name in own]
         return "\n".join(kept + ours)
 
     return DOTTED.sub("__import__('torchpipe').DataLoader(", IMPORT.sub(change, text))

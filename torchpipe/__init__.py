@@ -9,24 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchpipe import errors, state
-from torchpipe.execution.epoch import WorkerInfo
-from torchpipe.node.context import Context
-from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
+from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe, iterate
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.on_demand import on_demand
 from torchpipe.randomness.global_random import own_random_states
-from torchpipe.randomness.seeds import SeedGenerator
-from torchpipe.state import SnapshotPolicy
 
 if TYPE_CHECKING:
     from torchpipe import graph, iter, map  # noqa: F401
     from torchpipe.data.loader import DataLoader
-    from torchpipe.data.ranks.balance import Balance
-    from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-    from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
+    from torchpipe.execution.reading_service import InProcessReadingService
+    from torchpipe.loader.dataloader2 import DataLoader2
     from torchpipe.observe.profiling import profile
-    from torchpipe.state.shared_list import SharedList, shared_list
-    from torchpipe.writing.manifest import WrittenShards
+    from torchpipe.state.shared_list import shared_list
     from torchpipe.writing.write import write_shards
 else:
     __getattr__, __dir__ = on_demand(__name__)
@@ -35,22 +29,12 @@ __version__ = "0.1.0"
 
 # Without ``iter`` and ``map``: a star import must not take the builtins' names.
 __all__ = [
-    "Balance",
-    "Context",
-    "DataChunk",
     "DataLoader",
     "DataLoader2",
-    "DataLoader2Iterator",
     "InProcessReadingService",
     "IterDataPipe",
     "MapDataPipe",
     "NodeIterator",
-    "ReadingServiceInterface",
-    "SeedGenerator",
-    "SharedList",
-    "SnapshotPolicy",
-    "WorkerInfo",
-    "WrittenShards",
     "errors",
     "functional_datapipe",
     "graph",

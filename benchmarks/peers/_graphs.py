@@ -12,7 +12,8 @@ __all__ = ["GraphLoader"]
 
 class GraphLoader:
     def __init__(self, graph: Any, service: Any = None, *, measure: bool = False) -> None:
-        self.loader: DataLoader2[Any] = DataLoader2(graph, reading_service=service, measure=measure)
+        self.loader: DataLoader2[Any] = DataLoader2(graph, reading_service=service)
+        self.loader.measuring = measure
         self.loader.seed(0)
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""P20: what measuring costs: P1, P2 and P4 with ``measure=True`` beside the same without, in turns in one process.
+"""P20: what measuring costs: P1, P2 and P4 with ``loader.measuring`` beside the same without, in turns in one process.
 
 Both loaders have workers of their own. What counts is CPU time for each sample, not the clock: a busy machine slows
 both down, and does not make them work more. Runs in the measured process.

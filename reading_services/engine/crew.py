@@ -53,7 +53,7 @@ class Crew:
         self._open: dict[int, Worker] = {}
         self._successors: dict[int, Worker] = {}  # of those that will end soon
         self._failed: set[int] = set()  # have said why they cannot go on, and end by themselves
-        self._recovery = Recovery(lanes.limits.max_deaths)
+        self._recovery = Recovery(lanes.limits.deaths.max_deaths)
         self._plans: dict[int, Plan] = {}  # by number: of those that have ended and have yet to begin
         self._idle_deaths: dict[int, Death] = {}  # when nothing was needed of them: missed in the next epoch
 
@@ -175,20 +175,22 @@ class Crew:
         before = self._plans.pop(number, None)
         all_anew = worker.ready or number == DISPATCHER if before is None else before.all_anew
         self._drop(number)
-        if lanes.limits.spent(self.restarts):
+        if lanes.limits.deaths.spent(self.restarts):
             decision = SPENT
         else:
             progress = tuple(item.count for item in lanes.of_worker(number))
             decision = self._recovery.record(number, end, progress, dispatcher=death.dispatcher)
         lanes.isolate(end, dispatcher=death.dispatcher)
         if decision.give_up:
-            error = death.error(decision, lanes.limits.max_restarts)
+            error = death.error(decision, lanes.limits.deaths.max_restarts)
             if decision.exhausted:
                 lanes.fail_worker(number, error)
             else:
                 lanes.fail_item(end, error, number=number)
         else:
-            _log.warning("%s: %s", death, death.consequence(decision, lanes.limits.max_deaths, self.restarts + 1))
+            _log.warning(
+                "%s: %s", death, death.consequence(decision, lanes.limits.deaths.max_deaths, self.restarts + 1)
+            )
         if lanes.needs(number) or not decision.give_up:
             self.restarts += 1
             self.stats.restarted(number, worker.name, str(death))
@@ -203,12 +205,12 @@ class Crew:
             self.handle(self._pool.pending(worker), recover=False)
         lanes = self.lanes
         for number in [number for number in lanes.numbers() if number not in self._open]:
-            if number not in self._idle_deaths or not lanes.limits.spent(self.restarts):
+            if number not in self._idle_deaths or not lanes.limits.deaths.spent(self.restarts):
                 self._open_one(number)
                 self.restarts += self._idle_deaths.pop(number, None) is not None
             elif lanes.needs(number):  # it is missed
                 death = self._idle_deaths.pop(number)
-                lanes.fail_worker(number, death.error(SPENT, lanes.limits.max_restarts))
+                lanes.fail_worker(number, death.error(SPENT, lanes.limits.deaths.max_restarts))
 
     def open_more(self, end: int) -> None:
         """Open also those up to ``end``, which count when the lanes have so many: all or none. Raises: OSError."""

@@ -33,7 +33,7 @@ class Death:
     def consequence(self, decision: Decision, max_deaths: int, restarts: int) -> str:
         """The next step, for the log."""
         if not decision.deaths:
-            often = "" if restarts < 10 else f" ({restarts} so far: max_restarts= limits them)"
+            often = "" if restarts < 10 else f" ({restarts} so far: Restart(max_restarts=...) limits them)"
             return f"restarting it at its last position; no {self._unit} is to blame{often}"
         times = "once" if decision.deaths == 1 else f"{decision.deaths} times"
         return (
@@ -75,7 +75,7 @@ class Death:
             )
             return (
                 f"{self}{where}: that is one death more than max_restarts={max_restarts} allows. {cause}, and resume "
-                "from the loader's state. max_restarts=None restarts workers any number of times"
+                "from the loader's state. Restart(max_restarts=None) replaces workers any number of times"
             )
         text = f"{self}{where}: it has died {decision.deaths} times here, so what it does here is the likely cause. "
         if self.end.timed_out:
@@ -93,5 +93,5 @@ class Death:
         return (
             f"{text}SIGKILL often means that memory ran out, SIGSEGV a crash in native code, an exit code that your "
             f"code called exit(). Run it without workers ({without}) to see it happen in a debugger. If processes are "
-            "killed from outside now and then, and an item takes long, raise max_deaths"
+            "killed from outside now and then, and an item takes long, give on_worker_death=Restart(max_deaths=...)"
         )

@@ -8,12 +8,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 import psutil
 import torch
 
-from reading_services import RayReadingService
+from reading_services import RayReadingService, RayWorkers
 from tests.exact import exact
 from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
@@ -93,7 +94,9 @@ def first_in_process(kind: str, count: int, num_shards: int) -> list[str]:
 
 
 def ray_loader(graph: Any, num_workers: int, num_shards: int, **options: Any) -> DataLoader2[Any]:
-    options = {"num_cpus": 0.5, **options}
+    """``options``: of the service, and of its ``RayWorkers``."""
+    wanted = {name: options.pop(name) for name in set(options) & {field.name for field in fields(RayWorkers)}}
+    options["worker_method"] = RayWorkers(**{"num_cpus": 0.5, **wanted})
     return seeded(graph, RayReadingService(num_workers, num_shards=num_shards, **options))
 
 

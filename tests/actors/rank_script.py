@@ -16,6 +16,7 @@ from reading_services import (
     DistributedReadingService,
     MultiProcessingReadingService,
     RayReadingService,
+    RayWorkers,
     SequentialReadingService,
 )
 from torchpipe import DataLoader2
@@ -34,7 +35,7 @@ def main(kind: str, address: str, folder: Path, steps: int) -> None:
         import ray
 
         ray.init(address=address, log_to_driver=False, logging_level="error")
-        workers = RayReadingService(1, num_cpus=0.5)
+        workers = RayReadingService(1, worker_method=RayWorkers(num_cpus=0.5))
     service = SequentialReadingService(DistributedReadingService(total_shards=4, states="all"), workers)
     with DataLoader2(graph(), reading_service=service) as loader:
         loader.seed(5)

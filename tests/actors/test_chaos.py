@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import ray
 
+from reading_services import Restart
 from tests.actors.cluster_rig import GRAPHS, first_in_process, kill, ray_loader, takes_long, texts
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3000)]
@@ -24,7 +25,11 @@ def test_L4_random_deaths_of_actors_and_nodes(kind: str, cluster: Any) -> None:
     graph = GRAPHS[kind](10_000_000).map(takes_long)
     try:
         # Kills without an end at one and the same item are no accident to the engine: allow for all of them
-        options: dict[str, Any] = {"label_selector": {"pool": "chaos"}, "max_deaths": DEATHS, "start_timeout": 600}
+        options: dict[str, Any] = {
+            "label_selector": {"pool": "chaos"},
+            "on_worker_death": Restart(max_deaths=DEATHS),
+            "start_timeout": 600,
+        }
         with ray_loader(graph, 3, 6, **options) as loader:
             service: Any = loader.reading_service
             got: list[str] = []

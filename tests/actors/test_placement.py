@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from reading_services import PreparingReadingService, RayReadingService, SequentialReadingService
+from reading_services import PreparingReadingService, RayReadingService, RayWorkers, SequentialReadingService
 from tests.actors.cluster_rig import endless, first_in_process, in_process, plain, ray_loader, texts
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
@@ -24,7 +24,9 @@ def test_what_no_node_could_host_is_an_error_that_says_what_is_missing() -> None
 
 @pytest.mark.nightly
 def test_a_sequence_says_the_nodes_of_its_actors() -> None:
-    sequence: Any = SequentialReadingService(PreparingReadingService(), RayReadingService(1, num_cpus=0.5))
+    sequence: Any = SequentialReadingService(
+        PreparingReadingService(), RayReadingService(1, worker_method=RayWorkers(num_cpus=0.5))
+    )
     with DataLoader2(plain(4), reading_service=sequence) as loader:
         assert sequence.nodes() == {}
         next(iter(loader))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import ray
 
+from reading_services import Restart
 from tests.actors.cluster_rig import actor_processes, endless, first_in_process, kill, ray_loader, texts, wait_until
 from torchpipe import DataLoader2
 from torchpipe.errors import WorkerDiedError
@@ -26,7 +27,7 @@ def service_of(loader: DataLoader2[Any]) -> Any:
 @pytest.mark.parametrize("kind", ["shuffled", "dispatched"])
 def test_L4_each_actor_is_killed_once(kind: str) -> None:
     actors = 3 if kind == "dispatched" else 2
-    with ray_loader(endless(kind), 2, 4, max_deaths=20) as loader:
+    with ray_loader(endless(kind), 2, 4, on_worker_death=Restart(max_deaths=20)) as loader:
         got, killed = [], list[int]()
         for item in loader:
             got += texts([item])
@@ -56,7 +57,9 @@ def test_L4_an_actor_killed_through_ray_is_replaced() -> None:
 def test_L4_a_node_goes_away_with_its_actors(kind: str, cluster: Any) -> None:
     nodes = [cluster.add_node(num_cpus=2, labels={"pool": "away"}, object_store_memory=100 << 20) for _ in range(2)]
     try:
-        with ray_loader(endless(kind), 2, 4, label_selector={"pool": "away"}, max_deaths=1) as loader:
+        with ray_loader(
+            endless(kind), 2, 4, label_selector={"pool": "away"}, on_worker_death=Restart(max_deaths=1)
+        ) as loader:
             stream = iter(loader)
             got = texts([next(stream) for _ in range(5)])
             used = service_of(loader).nodes().values()
@@ -80,7 +83,9 @@ def test_L4_a_node_goes_away_with_its_actors(kind: str, cluster: Any) -> None:
 def test_L4_a_node_goes_away_before_its_actors_have_begun(cluster: Any) -> None:
     nodes = [cluster.add_node(num_cpus=2, labels={"pool": "early"}, object_store_memory=100 << 20) for _ in range(2)]
     try:
-        with ray_loader(endless("plain"), 2, 2, num_cpus=2, label_selector={"pool": "early"}, max_deaths=1) as loader:
+        with ray_loader(
+            endless("plain"), 2, 2, num_cpus=2, label_selector={"pool": "early"}, on_worker_death=Restart(max_deaths=1)
+        ) as loader:
             stream = iter(loader)
             cluster.remove_node(nodes.pop(), allow_graceful=False)
             assert texts([next(stream) for _ in range(20)]) == first_in_process("plain", 20, 2)
@@ -123,7 +128,9 @@ def deadly(item: int) -> int:
 
 
 def test_L4_an_item_that_ends_its_actor_each_time_is_named() -> None:
-    with ray_loader(IterableWrapper(range(20)).sharding_filter().map(deadly), 1, 1, max_deaths=3) as loader:
+    with ray_loader(
+        IterableWrapper(range(20)).sharding_filter().map(deadly), 1, 1, on_worker_death=Restart(max_deaths=3)
+    ) as loader:
         stream = iter(loader)
         assert [next(stream) for _ in range(7)] == list(range(7))
         with pytest.raises(WorkerDiedError, match=r"making item 7 of shard 0.*3 times"):
@@ -132,7 +139,7 @@ def test_L4_an_item_that_ends_its_actor_each_time_is_named() -> None:
 
 @pytest.mark.sample
 def test_a_budget_of_restarts_ends_the_run() -> None:
-    with ray_loader(endless("plain"), 1, 1, max_restarts=0) as loader:
+    with ray_loader(endless("plain"), 1, 1, on_worker_death=Restart(max_restarts=0)) as loader:
         stream = iter(loader)
         next(stream)
         kill(service_of(loader).worker_pids()[0])
@@ -155,13 +162,13 @@ def test_an_actor_that_does_not_answer_is_replaced() -> None:
 DRIVER = """
 import sys
 import ray
-from reading_services import RayReadingService
+from reading_services import RayReadingService, RayWorkers
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 
 ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)
 graph = IterableWrapper(range(10**9)).sharding_filter()
-loader = DataLoader2(graph, reading_service=RayReadingService(1, num_cpus=0.5))
+loader = DataLoader2(graph, reading_service=RayReadingService(1, worker_method=RayWorkers(num_cpus=0.5)))
 for item in loader:
     print("running", *loader.reading_service.worker_pids(), flush=True)
     sys.stdin.read()
@@ -184,7 +191,7 @@ def test_L6_actors_end_with_a_driver_that_is_killed(cluster: Any, tmp_path: Path
 @pytest.mark.parametrize("max_deaths", [2, 3])
 def test_L4_an_item_that_ends_the_dispatcher_each_time_is_named(max_deaths: int) -> None:
     graph = IterableWrapper(range(20)).map(deadly).sharding_round_robin_dispatch()
-    with ray_loader(graph, 1, 1, max_deaths=max_deaths) as loader:
+    with ray_loader(graph, 1, 1, on_worker_death=Restart(max_deaths=max_deaths)) as loader:
         got: list[int] = []
         with pytest.raises(
             WorkerDiedError, match=rf"making item 7 of the dispatched stream.* has died [{max_deaths}-9] times"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reading_services import MultiProcessingReadingService, RayReadingService
+from reading_services import MultiProcessingReadingService, RayReadingService, RayWorkers
 from tests.actors.cluster_rig import GRAPHS, in_process, ray_loader, seeded, texts
 from torchpipe.testing import check_reading_service
 
@@ -51,7 +51,9 @@ def test_L3_a_run_moves_between_a_process_and_processes_and_actors_in_mid_epoch(
 
 def test_L1_to_L4_as_every_reading_service(cluster: Any) -> None:
     check_reading_service(
-        lambda num_shards: RayReadingService(2, num_shards=num_shards, num_cpus=0.5), num_shards=3, thorough=False
+        lambda num_shards: RayReadingService(2, num_shards=num_shards, worker_method=RayWorkers(num_cpus=0.5)),
+        num_shards=3,
+        thorough=False,
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reading_services import RayReadingService
+from reading_services import RayReadingService, RayWorkers
 from torchpipe import InProcessReadingService, shared_list, write_shards
 from torchpipe.iter import IterableWrapper
 
@@ -34,5 +34,7 @@ def test_L4_shards_and_shared_lists_survive_an_actor(tmp_path: Path) -> None:
     wanted = written("here", rows, InProcessReadingService(num_shards=2))
     for name, items in (("mapped", shared_list(rows)), ("in a file", shared_list(rows, path=tmp_path / "rows.list"))):
         (tmp_path / "once").unlink(missing_ok=True)
-        assert written(name, items, RayReadingService(2, num_shards=2, num_cpus=0.5)) == wanted
+        assert (
+            written(name, items, RayReadingService(2, num_shards=2, worker_method=RayWorkers(num_cpus=0.5))) == wanted
+        )
         assert (tmp_path / "once").exists()

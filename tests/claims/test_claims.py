@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from reading_services import MultiProcessingReadingService
 from tests.services.ranks import FixedRank
 from tests.tries import tries
-from torchpipe import DataLoader, DataLoader2, InProcessReadingService, SnapshotPolicy
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.claims import Claims
 from torchpipe.errors import (
     IteratorInvalidated,
@@ -41,7 +41,7 @@ from torchpipe.errors import (
     WorkerDiedError,
 )
 from torchpipe.iter import IterableWrapper
-from torchpipe.state import merge
+from torchpipe.state import SnapshotPolicy, merge
 
 ITEMS, EPOCHS = 30, 2
 Make = Callable[[int], Any]

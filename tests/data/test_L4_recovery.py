@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reading_services import Restart
 from tests.data.datasets import Augmented, Killer, Lines, StatefulNumbers, StatefulSampler, epochs_of, text_of
 from tests.exact import exact
 from tests.tries import tries
@@ -85,7 +86,13 @@ def test_L4_datasets_that_kill_their_workers_once_change_nothing(
 ) -> None:
     folder = str(tmp_path_factory.mktemp("deaths"))
     found = epochs_of(
-        Killer(30, folder, tuple(deaths)), 2, seed=3, batch_size=3, shuffle=True, num_workers=workers, max_deaths=20
+        Killer(30, folder, tuple(deaths)),
+        2,
+        seed=3,
+        batch_size=3,
+        shuffle=True,
+        num_workers=workers,
+        on_worker_death=Restart(max_deaths=20),
     )
     assert found == epochs_of(Augmented(30), 2, seed=3, batch_size=3, shuffle=True)
 
@@ -119,7 +126,7 @@ def test_L4_a_batch_that_kills_every_worker_is_named(how: str, tmp_path: Any) ->
 
 
 def test_L4_an_end_to_restarts() -> None:
-    with DataLoader(Augmented(400), 2, num_workers=2, max_restarts=1) as loader:
+    with DataLoader(Augmented(400), 2, num_workers=2, on_worker_death=Restart(max_restarts=1)) as loader:
         iterator = iter(loader)
         next(iterator)
         first = loader.worker_pids()[0]

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.data.datasets import FailingAt, Killer, Numbers, text_of
 from tests.laws.test_L7_odd_items import IN_PROCESS, LEGAL, item, unlike
+from tests.measured import measured
 from tests.tries import tries
 from torchpipe import DataLoader
 from torchpipe.data.fetch import read_infos
@@ -152,7 +153,7 @@ def test_L7_no_kind_of_stop_iteration_ends_the_epoch(workers: int) -> None:
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("measure", [False, True])
 def test_L7_of_a_batch_the_sample_that_failed_is_named(workers: int, measure: bool) -> None:
-    with DataLoader(FailingAt(9, (4, 7), ERRORS["ValueError"][0]), 3, num_workers=workers, measure=measure) as loader:
+    with measured(DataLoader(FailingAt(9, (4, 7), ERRORS["ValueError"][0]), 3, num_workers=workers), measure) as loader:
         _, second, third = batches_and_errors(loader)
         assert "raised by dataset[4]" in text_of(second)
         assert "raised by dataset[7]" in text_of(third)

@@ -13,6 +13,7 @@ from tests.data.datasets import Augmented, FailingAt, Lines, Numbers, StatefulSa
 from tests.device.kinds import DEVICES
 from tests.exact import exact
 from torchpipe import DataLoader
+from torchpipe.device import DeviceOptions
 
 
 def make(data: Any, **options: Any) -> DataLoader[Any]:
@@ -39,7 +40,7 @@ def test_resume_is_at_what_was_handed_out(device: str, kind: str) -> None:
             return make(Lines(20), **options)
         if kind == "stateful sampler":
             return make(Augmented(20), sampler=StatefulSampler(20), **options)
-        return make(Augmented(20), shuffle=True, last_batch="rollover" if kind == "rollover" else None, **options)
+        return make(Augmented(20), shuffle=True, drop_last="rollover" if kind == "rollover" else False, **options)
 
     with loader_of() as plain:
         expected = [exact(batch) for _ in range(2) for batch in plain]
@@ -47,7 +48,9 @@ def test_resume_is_at_what_was_handed_out(device: str, kind: str) -> None:
         for workers, device_prefetch in ((0, 4), (2, 2)):
             if kind == "iterable" and workers:
                 continue
-            with loader_of(device=device, device_prefetch=device_prefetch, num_workers=workers) as loader:
+            with loader_of(
+                device=DeviceOptions(device, device_prefetch=device_prefetch), num_workers=workers
+            ) as loader:
                 found = [exact(batch) for batch in islice(loader, stop)]
                 state = loader.state_dict()
                 assert state["delivered"] == stop

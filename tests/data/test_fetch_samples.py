@@ -17,8 +17,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
+from reading_services import Restart
 from tests.data.datasets import Augmented, Counting, FailingAt, Killer, Lines, Numbers, StatefulNumbers, epochs_of
 from tests.exact import exact
+from tests.measured import measured
 from tests.sources import wait_until
 from torchpipe import DataLoader
 from torchpipe.data.parts import Joining, Samples
@@ -55,7 +57,8 @@ def drawing(samples: list[Any]) -> list[Any]:
 def loader_of(data: Any = None, **options: Any) -> DataLoader[Any]:
     generator = torch.Generator().manual_seed(7)
     options = {"batch_size": 6, "shuffle": True, "generator": generator, "collate_fn": drawing, **options}
-    return DataLoader(Slow(LENGTH) if data is None else data, fetch="samples", **options)
+    measure = options.pop("measure", False)
+    return measured(DataLoader(Slow(LENGTH) if data is None else data, fetch="samples", **options), measure)
 
 
 def taken(loader: DataLoader[Any], epochs: int = 1) -> list[str]:
@@ -206,7 +209,7 @@ def test_workers_that_are_killed_from_outside_change_nothing(at: int) -> None:
 
 def test_a_sample_that_ends_each_worker_is_named_in_its_turn(tmp_path: Path) -> None:
     data = SlowKiller(LENGTH, str(tmp_path), ((20, "SIGKILL"),), always=True)
-    with loader_of(data, shuffle=False, num_workers=3, max_deaths=2) as loader:
+    with loader_of(data, shuffle=False, num_workers=3, on_worker_death=Restart(max_deaths=2)) as loader:
         stream = iter(loader)
         assert [next(stream)[-1][0] for _ in range(3)] == [0, 6, 12]
         with pytest.raises(WorkerDiedError) as caught:
@@ -217,7 +220,7 @@ def test_a_sample_that_ends_each_worker_is_named_in_its_turn(tmp_path: Path) -> 
 
 
 def test_a_worker_that_is_killed_while_idle_is_not_said_to_have_made_a_sample() -> None:
-    with loader_of(Slow(4000), num_workers=2, max_restarts=0) as loader:
+    with loader_of(Slow(4000), num_workers=2, on_worker_death=Restart(max_restarts=0)) as loader:
         stream = iter(loader)
         for _ in range(4):
             next(stream)

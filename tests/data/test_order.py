@@ -26,6 +26,7 @@ from tests.data.datasets import (
     seeded,
 )
 from tests.exact import exact
+from tests.measured import measured
 from torchpipe import DataLoader
 
 WORKERS = {name: (0, 1 + number % 4) for number, name in enumerate(SAMPLERS)}
@@ -118,7 +119,7 @@ class GivesIterators:
 def test_a_batch_that_is_an_iterator_is_one_like_others(options: dict[str, Any], measure: bool) -> None:
     def make() -> DataLoader[Any]:
         sampler: Any = GivesIterators()
-        return DataLoader(list(range(18)), batch_sampler=sampler, collate_fn=list, measure=measure, **options)
+        return measured(DataLoader(list(range(18)), batch_sampler=sampler, collate_fn=list, **options), measure)
 
     expected = [[2 * place, 2 * place + 1] for place in range(9)]
     running = make()

@@ -139,7 +139,7 @@ def alone() -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_last_batch_is_discarded(workers: int) -> None:
-    for more, sizes in (({"last_batch": "discard"}, [8, 8, 8]), ({"drop_last": True}, [8] * 3), ({}, [8, 8, 8, 4])):
+    for more, sizes in (({"drop_last": True}, [8] * 3), ({}, [8, 8, 8, 4])):
         with DataLoader(Sevens(), 8, distributed=True, num_workers=workers, **more) as loader:
             assert [len(batch) for batch in loader] == sizes
 

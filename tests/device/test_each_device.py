@@ -16,6 +16,7 @@ import torch
 from reading_services import InProcessReadingService, MultiProcessingReadingService
 from tests.device.kinds import DEVICES, other_stream
 from torchpipe import DataLoader, DataLoader2
+from torchpipe.device import DeviceOptions
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing.compare import value_of
 
@@ -72,10 +73,14 @@ def collate(samples: list[Any]) -> Any:
 
 
 def with_loader(
-    device: str | None, wrong_at: int | None = None, deaths: Path | None = None, **options: Any
+    device: str | None,
+    wrong_at: int | None = None,
+    deaths: Path | None = None,
+    device_prefetch: int = 2,
+    **options: Any,
 ) -> DataLoader[Any]:
     if device is not None:
-        options["device"] = device
+        options["device"] = DeviceOptions(device, device_prefetch=device_prefetch)
     return DataLoader(Samples(wrong_at, deaths), 4, collate_fn=collate, **options)
 
 
@@ -87,7 +92,9 @@ def graph(wrong_at: int | None, deaths: Path | None = None) -> Any:
 def with_workers(
     device: str | None, wrong_at: int | None = None, deaths: Path | None = None, device_prefetch: int = 2
 ) -> DataLoader2[Any]:
-    options: dict[str, Any] = {} if device is None else {"device": device, "device_prefetch": device_prefetch}
+    options: dict[str, Any] = (
+        {} if device is None else {"device": DeviceOptions(device, device_prefetch=device_prefetch)}
+    )
     return DataLoader2(graph(wrong_at, deaths), reading_service=MultiProcessingReadingService(2, **options))
 
 

@@ -30,22 +30,21 @@ from torchpipe.testing import FakeBackend
 
 def test_constructors_take_every_option() -> None:
     options = {option.name: option.type for option in fields(DeviceOptions)}
-    assert options.pop("device_prefetch") == "int"
+    assert (options.pop("device"), options.pop("device_prefetch")) == ("Any", "int")
     assert {name: hint.__forward_arg__ for name, hint in DeviceKeywords.__annotations__.items()} == options
 
 
 def test_a_name_that_is_no_option_is_an_error_of_who_was_called() -> None:
-    with pytest.raises(
-        TypeError, match=r"^MultiProcessingReadingService\(\) got an unexpected keyword argument 'num_worker'"
-    ):
-        MultiProcessingReadingService(num_worker=2)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^to_device\(\) got an unexpected keyword argument 'host_prefech'"):
         IterableWrapper([1]).to_device("cpu", host_prefech=2)  # type: ignore[call-arg]
 
 
 def service_and_node() -> list[Any]:
     return [
-        lambda graph, fake, **options: (graph, MultiProcessingReadingService(device=fake, **options)),
+        lambda graph, fake, **options: (
+            graph,
+            MultiProcessingReadingService(device=DeviceOptions(fake, **options)),
+        ),
         lambda graph, fake, **options: (graph.to_device(fake, **options), None),
     ]
 
@@ -80,7 +79,7 @@ def test_the_node_and_the_service_take_the_same_options(place: Any) -> None:
 
 
 def gate(**options: Any) -> BatchGate:
-    return BatchGate(DeviceOptions(**options), "stage")
+    return BatchGate(DeviceOptions("cpu", **options), "stage")
 
 
 def test_only_floating_point_tensors_on_the_host_are_cast() -> None:

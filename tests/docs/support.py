@@ -249,7 +249,10 @@ def services() -> dict[str, tuple[Make, Make]]:
     found["`DataLoader`, worker processes"] = (partial(_data_loader, num_workers=2), in_process)
     threads = partial(_data_loader, num_workers=2, worker_method="thread")
     found["`DataLoader`, worker threads"] = (threads, in_process)
-    found["`RayReadingService(2)`"] = (partial(_data_loader2, partial(RayReadingService, 2, num_cpus=0.5)), oracle)
+    found["`RayReadingService(2)`"] = (
+        partial(_data_loader2, partial(RayReadingService, 2, worker_method=RayWorkers(num_cpus=0.5))),
+        oracle,
+    )
     actors = partial(_data_loader, num_workers=2, worker_method=RayWorkers(num_cpus=0.5))
     found["`DataLoader`, Ray actors"] = (actors, in_process)
     return found

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reading_services import Restart
 from reading_services.engine.autotune import Autotune
 from reading_services.engine.balance import Balance, apportion, moved
 from reading_services.engine.policy import Change, Hosting, Policy
@@ -110,7 +111,7 @@ class Case:
                 "step_s": 0.05,
             },
             num_shards=self.shards,
-            max_deaths=10_000,
+            on_worker_death=Restart(max_deaths=10_000),
         )
 
     @property

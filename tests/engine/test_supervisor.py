@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from reading_services import Restart
 from reading_services.engine.workers import DISPATCHER
 from tests.engine.memory_pool import MemoryReadingService
 from tests.laws.executors import make_loader, make_service, oracle
@@ -37,7 +38,9 @@ class Engine(RuleBasedStateMachine):
         self.iterator: Any = iter(self.loader)
 
     def _loader(self, workers: int) -> Any:
-        self.service = MemoryReadingService(workers, self.chance, num_shards=SHARDS, max_deaths=10_000)
+        self.service = MemoryReadingService(
+            workers, self.chance, num_shards=SHARDS, on_worker_death=Restart(max_deaths=10_000)
+        )
         return make_loader(self.spec, self.service)
 
     @rule(count=st.integers(1, 12))
@@ -151,7 +154,7 @@ def test_L1_only_shards_that_move_begin_anew() -> None:
 
 def test_L6_one_that_waits_for_its_restart_when_it_is_one_too_many_stays_away() -> None:
     graph = IterableWrapper(range(300)).sharding_filter()
-    service = MemoryReadingService(3, random.Random(0), num_shards=3, max_deaths=1000)
+    service = MemoryReadingService(3, random.Random(0), num_shards=3, on_worker_death=Restart(max_deaths=1000))
     with make_loader(graph, service) as loader:
         stream = iter(loader)
         found = [next(stream)]
@@ -175,7 +178,7 @@ def fail_at_threes(item: int) -> int:
 def test_L7_what_is_left_out_is_told_once_whoever_moves_or_ends(seed: int) -> None:
     graph = IterableWrapper(range(120)).sharding_filter().map(fail_at_threes).on_error("skip", budget=None)
     chance = random.Random(seed)
-    service = MemoryReadingService(3, chance, num_shards=SHARDS, max_deaths=10_000)
+    service = MemoryReadingService(3, chance, num_shards=SHARDS, on_worker_death=Restart(max_deaths=10_000))
     with make_loader(graph, service) as loader:
         for _ in loader:
             assert service.workers is not None
@@ -204,7 +207,7 @@ def test_L4_deaths_at_one_item_name_it(own: bool, dispatched: bool, seed: int) -
         graph, where = graph.map(exit_at_seven).sharding_round_robin_dispatch(), "item 7 of the dispatched stream"
     else:
         graph, where = graph.sharding_filter().map(exit_at_seven), "item 3 of shard 1"
-    service = MemoryReadingService(2, random.Random(seed), num_shards=2, max_deaths=3)
+    service = MemoryReadingService(2, random.Random(seed), num_shards=2, on_worker_death=Restart(max_deaths=3))
     with make_loader(graph, service) as loader:
         found: list[int] = []
         with pytest.raises(WorkerDiedError, match=rf"while making {where}.*: it has died 3 times here"):
@@ -218,7 +221,7 @@ def test_L4_deaths_at_one_item_name_it(own: bool, dispatched: bool, seed: int) -
 
 def test_L4_accidents_that_began_nothing_end_no_run() -> None:
     graph = IterableWrapper(range(40)).sharding_filter()
-    service = MemoryReadingService(2, random.Random(0), num_shards=2, max_deaths=1)
+    service = MemoryReadingService(2, random.Random(0), num_shards=2, on_worker_death=Restart(max_deaths=1))
     with make_loader(graph, service) as loader:
         for index, item in enumerate(loader):
             assert item == index
@@ -230,7 +233,8 @@ def test_L4_accidents_that_began_nothing_end_no_run() -> None:
 @given(st.integers(0, 5), st.integers(0, 1 << 16))
 def test_L4_the_budget_of_restarts_ends_a_run(budget: int, seed: int) -> None:
     graph = IterableWrapper(range(200)).sharding_filter()
-    service = MemoryReadingService(2, random.Random(seed), num_shards=2, max_restarts=budget)
+    policy: Any = Restart(max_restarts=budget) if budget else "raise"
+    service = MemoryReadingService(2, random.Random(seed), num_shards=2, on_worker_death=policy)
     with make_loader(graph, service) as loader:
         found = []
         with pytest.raises(WorkerDiedError, match=f"max_restarts={budget} allows"):

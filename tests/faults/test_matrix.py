@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from reading_services import Restart
 from tests.faults.drive import TIMEOUT_S, run_exact, run_to_error
 from tests.faults.inflict import DEADLY, Struck
 from tests.faults.table import CHILDREN, ELSEWHERE, EXACT, NAMED, NOTHING, WHO, Cell, cells
@@ -103,7 +104,7 @@ ACCIDENTS = [Cell(who, "SIGKILL", moment) for who in CHILDREN for moment in ("st
 
 @pytest.mark.parametrize("cell", sampled(ACCIDENTS, ACCIDENTS[0]))
 def test_one_that_is_killed_before_it_has_begun_anything_ends_by_the_budget_alone(cell: Cell, tmp_path: Path) -> None:
-    error, got, expected = run_to_error(cell, tmp_path, always=True, max_restarts=6)
+    error, got, expected = run_to_error(cell, tmp_path, always=True, on_worker_death=Restart(max_restarts=6))
     assert got == expected
     assert isinstance(error, WorkerDiedError)
     name = "dispatcher" if cell.who == "dispatcher" else r"worker \d"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reading_services import Restart
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs
 from tests.laws.kills import kills_in, run_with_kills
@@ -26,7 +27,7 @@ def survive(
         SHARDS,
         context=context,
         every=every,
-        max_deaths=1000,
+        on_worker_death=Restart(max_deaths=1000),
         worker_prefetch_cnt=worker_prefetch,
         main_prefetch_cnt=main_prefetch,
     )

@@ -6,10 +6,11 @@ import warnings
 from functools import partial
 from typing import Any
 
-from reading_services import MultiProcessingReadingService
+from reading_services import MultiProcessingReadingService, ReadingServiceInterface
 from tests.laws.graphs import GraphSpec, build, text_of
-from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface, SnapshotPolicy
+from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.errors import ReplicatedSourceWarning
+from torchpipe.state import SnapshotPolicy
 
 __all__ = ["PROCESSES", "make_loader", "make_service", "oracle", "pids", "run"]
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2, InProcessReadingService, NodeIterator, SnapshotPolicy
+from torchpipe import DataLoader2, InProcessReadingService, NodeIterator
 from torchpipe.iter import IterableWrapper, IterDataPipe
+from torchpipe.state import SnapshotPolicy
 
 
 class _Numbering(NodeIterator[Any]):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reading_services import ReadingServiceInterface
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs, text_of
 from tests.tries import tries
-from torchpipe import ReadingServiceInterface
 
 RICH: GraphSpec = (
     37,

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from reading_services import Restart
 from reading_services.engine import recovery
 from tests.laws.executors import make_loader, make_service
 from tests.sources import wait_until
@@ -23,7 +24,7 @@ def die(item: int) -> int:
 
 def test_L4_each_restart_is_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     graph = IterableWrapper(range(10)).sharding_filter().map(die)
-    with make_loader(graph, make_service(2, 2, max_deaths=5)) as loader:
+    with make_loader(graph, make_service(2, 2, on_worker_death=Restart(max_deaths=5))) as loader:
         with (
             caplog.at_level(logging.WARNING, "torchpipe"),
             pytest.raises(WorkerDiedError, match="it has died 5 times here"),
@@ -41,7 +42,9 @@ def test_L4_a_delay_holds_up_no_shutdown(
 ) -> None:
     monkeypatch.setattr(recovery, "restart_delay_s", lambda deaths: 1000.0 if deaths > 2 else 0.0)
     graph = IterableWrapper(range(10)).sharding_filter().map(die)
-    with make_loader(graph, make_service(2, 2, max_deaths=1000, main_prefetch_cnt=prefetch)) as loader:
+    with make_loader(
+        graph, make_service(2, 2, on_worker_death=Restart(max_deaths=1000), main_prefetch_cnt=prefetch)
+    ) as loader:
         iterator = iter(loader)
         assert [next(iterator) for _ in range(5)] == list(range(5))
         errors: list[BaseException] = []

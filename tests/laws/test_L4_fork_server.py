@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from reading_services import Restart
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.test_L4_recovery import DISPATCHED, RICH, kill
 from torchpipe import DataLoader2
@@ -37,7 +38,9 @@ def with_all_that_it_forked(loader: DataLoader2[Any]) -> None:
 )
 def test_L4_the_server_may_die(spec: Any, strike: Callable[[DataLoader2[Any]], None]) -> None:
     [expected], got = oracle(spec, 2, epochs=1), []
-    with make_loader(spec, make_service(2, 2, context="forkserver", worker_prefetch_cnt=2, max_deaths=10)) as loader:
+    with make_loader(
+        spec, make_service(2, 2, context="forkserver", worker_prefetch_cnt=2, on_worker_death=Restart(max_deaths=10))
+    ) as loader:
         for item in loader:
             got.append(repr(item))
             if len(got) % 10 == 1:

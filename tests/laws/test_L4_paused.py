@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import sys, time
-from reading_services import MultiProcessingReadingService
+from reading_services import MultiProcessingReadingService, Restart
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 
@@ -26,7 +26,7 @@ def slow(item):
     return item
 
 if __name__ == "__main__":
-    service = MultiProcessingReadingService(2, sys.argv[1], timeout=3.0, max_restarts=0)
+    service = MultiProcessingReadingService(2, sys.argv[1], timeout=3.0, on_worker_death=Restart(max_restarts=0))
     with DataLoader2(IterableWrapper(range(400)).sharding_filter().map(slow), reading_service=service) as loader:
         stream = iter(loader)
         got = [next(stream)]

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reading_services import Restart
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.graphs import GraphSpec, graph_specs
 from tests.laws.kills import kills_in, run_with_kills
@@ -44,7 +45,9 @@ def test_L4_signals_between_items(spec: GraphSpec, workers: int, data: st.DataOb
     expected = oracle(spec, 3)
     kills = data.draw(kills_in(expected, most=3), "kills")
     # Kills may fall on one position by chance, which is not what this is about: a large budget
-    with make_loader(spec, make_service(workers, 3, max_deaths=1000, worker_prefetch_cnt=3)) as loader:
+    with make_loader(
+        spec, make_service(workers, 3, on_worker_death=Restart(max_deaths=1000), worker_prefetch_cnt=3)
+    ) as loader:
         assert run_with_kills(loader, len(expected), kills) == expected
 
 
@@ -59,7 +62,9 @@ def test_L4_kills_at_random_moments(spec: GraphSpec, context: str, wanted: int) 
     expected = oracle(spec, 3, epochs=4)
     rng = random.Random(11)
     # Deaths may fall on one position by chance, which is not what this test is about: a large budget
-    service = make_service(2, 3, context=context, every=2, max_deaths=1000, main_prefetch_cnt=2)
+    service = make_service(
+        2, 3, context=context, every=2, on_worker_death=Restart(max_deaths=1000), main_prefetch_cnt=2
+    )
     with make_loader(spec, service) as loader:
         over, delivered = threading.Event(), threading.Event()
 
@@ -224,7 +229,7 @@ def hang_at_seven(item: int) -> int:
 
 def test_L4_an_item_that_hangs_is_an_error_that_names_it() -> None:
     graph = IterableWrapper(range(12)).sharding_filter().map(hang_at_seven)
-    with make_loader(graph, make_service(1, 1, timeout=0.4, max_deaths=2)) as loader:
+    with make_loader(graph, make_service(1, 1, timeout=0.4, on_worker_death=Restart(max_deaths=2))) as loader:
         found = []
         with pytest.raises(WorkerDiedError, match=r"item 7 of shard 0.*: it has died 2 times here"):
             found.extend(iter(loader))
@@ -297,7 +302,9 @@ def test_L4_a_worker_that_hangs_before_it_makes_an_item_is_an_error(
         graph = graph.map(HangsAgain(tmp_path / "made"))
     graph = graph.sharding_round_robin_dispatch() if dispatched else graph.sharding_filter()
     functions = {where: hang} if where.startswith("worker") else {}
-    service: Any = make_service(1, 1, every=10**6, timeout=0.4, max_deaths=2, worker_prefetch_cnt=1, **functions)
+    service: Any = make_service(
+        1, 1, every=10**6, timeout=0.4, on_worker_death=Restart(max_deaths=2), worker_prefetch_cnt=1, **functions
+    )
     with make_loader(graph, service) as loader:
         found: list[int] = []
         with pytest.raises(WorkerDiedError, match=r"made no progress within the timeout.*: it has died 2 times here"):
@@ -311,7 +318,7 @@ def test_L4_a_worker_that_hangs_before_it_makes_an_item_is_an_error(
 
 def test_L4_a_worker_that_hangs_as_an_epoch_ends_is_replaced() -> None:
     graph = IterableWrapper(HangsAtAnEnd()).sharding_filter()
-    with make_loader(graph, make_service(1, 1, timeout=0.4, max_deaths=2)) as loader:
+    with make_loader(graph, make_service(1, 1, timeout=0.4, on_worker_death=Restart(max_deaths=2))) as loader:
         for _ in range(3):
             stream = iter(loader)
             assert [next(stream) for _ in range(5)] == list(range(5))

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2, InProcessReadingService, SnapshotPolicy
+from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.errors import ReplayWarning
 from torchpipe.iter import IterableWrapper
+from torchpipe.state import SnapshotPolicy
 
 
 class Held:

@@ -17,8 +17,9 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker
 
 from reading_services import MultiProcessingReadingService
 from tests.laws.executors import make_loader, make_service, pids
-from torchpipe import Context, DataLoader, InProcessReadingService, IterDataPipe, NodeIterator
+from torchpipe import DataLoader, InProcessReadingService, IterDataPipe, NodeIterator
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
+from torchpipe.node.context import Context
 
 N = 24
 pytestmark = pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")

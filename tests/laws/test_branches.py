@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reading_services import MultiProcessingReadingService
+from reading_services import MultiProcessingReadingService, Restart
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.laws.graphs import text_of
 from tests.tries import tries
@@ -125,7 +125,9 @@ def test_L2_L3_branches_resume_anywhere(
 def test_L4_branches_survive_kills(dispatched: bool) -> None:
     expected = streams(dispatched, make_service(None, 3), epochs=6)
     rng = random.Random(3)
-    service = make_service(2, 3, worker_prefetch_cnt=2, main_prefetch_cnt=0, every=2, max_deaths=100)
+    service = make_service(
+        2, 3, worker_prefetch_cnt=2, main_prefetch_cnt=0, every=2, on_worker_death=Restart(max_deaths=100)
+    )
     with make_loader(build(dispatched), service) as loader:
         for epoch in expected:
             got = []

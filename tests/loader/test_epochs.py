@@ -30,10 +30,11 @@ from hypothesis.stateful import (
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader, DataLoader2, InProcessReadingService, SnapshotPolicy
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.iter import IterableWrapper
+from torchpipe.state import SnapshotPolicy
 
 SAMPLES, SIZE, SEED = 7, 2, 5
 END: Any = object()
@@ -257,7 +258,7 @@ HERE: dict[str, tuple[Callable[[], Any], list[Callable[[], System]]]] = {
         [partial(graph_system, Graph, wrong_length, in_process)],
     ),
     "DataLoader": (Orders, [map_system]),
-    "rollover": (partial(Orders, rolls=True), [partial(map_system, last_batch="rollover")]),
+    "rollover": (partial(Orders, rolls=True), [partial(map_system, drop_last="rollover")]),
     "device": (Orders, [partial(map_system, device="cpu")]),
     "iterable": (lambda: Same(1), [iterable_system]),
 }
@@ -283,7 +284,7 @@ ELSEWHERE: dict[str, tuple[Callable[[], Any], list[Callable[[], System]]]] = {
     "iterable in workers": (lambda: Same(2), [partial(iterable_system, num_workers=2, **FORK)]),
     "device, rollover, workers": (
         partial(Orders, rolls=True),
-        [partial(map_system, num_workers=2, device="cpu", last_batch="rollover", **FORK)],
+        [partial(map_system, num_workers=2, device="cpu", drop_last="rollover", **FORK)],
     ),
 }
 

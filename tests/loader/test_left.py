@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, WeightedRandomSampler
 
 from reading_services import MultiProcessingReadingService
 from tests.leaks import descendants
+from tests.measured import measured
 from tests.sources import wait_until
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
@@ -82,7 +83,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "in process": lambda: DataLoader(Numbers(), 1),
     "as torch": lambda: DataLoader(Numbers(), 1, worker_seeding="torch"),
     "StopIteration": lambda: DataLoader(StopsAt(), 1),
-    "measured": lambda: DataLoader(Numbers(), 1, measure=True),
+    "measured": lambda: measured(DataLoader(Numbers(), 1)),
     "collating": lambda: DataLoader(range(8), 1, collate_fn=collated),  # type: ignore[arg-type]
     "a sampler": lambda: DataLoader(range(8), 1, sampler=Sampler()),  # type: ignore[arg-type]
     "an iterable": lambda: DataLoader(Lines(), 1),

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from reading_services import MultiProcessingReadingService
+from tests.measured import measured
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
@@ -103,7 +104,7 @@ def collated(samples: list[torch.Tensor]) -> torch.Tensor:
 
 def graph(node: Any, workers: int) -> Any:
     service = MultiProcessingReadingService(workers, "fork") if workers else None
-    return DataLoader2(node, reading_service=service, measure=True)
+    return measured(DataLoader2(node, reading_service=service))
 
 
 def numbers() -> Any:
@@ -153,15 +154,15 @@ CASES = [
     Case("consumer", lambda n: graph(numbers().sharding_filter().map(quick), n), "consumer", step=slow),
     Case("in process", lambda n: graph(numbers().sharding_filter().map(quick).map(slow), n), "node", "Mapper(slow)",
          scales=True, workers=0),
-    Case("dataset", lambda n: DataLoader(Numbers(slow), None, num_workers=n, measure=True), "node", "Numbers",
+    Case("dataset", lambda n: measured(DataLoader(Numbers(slow), None, num_workers=n)), "node", "Numbers",
          scales=True),
-    Case("dataset in threads", lambda n: DataLoader(Numbers(slow), None, num_workers=n, worker_method="thread",
-         measure=True), "node", "Numbers", scales=True),
-    Case("collate_fn", lambda n: DataLoader(Numbers(), 4, num_workers=n, collate_fn=collated, measure=True), "node",
+    Case("dataset in threads", lambda n: measured(
+        DataLoader(Numbers(slow), None, num_workers=n, worker_method="thread")), "node", "Numbers", scales=True),
+    Case("collate_fn", lambda n: measured(DataLoader(Numbers(), 4, num_workers=n, collate_fn=collated)), "node",
          "collated", scales=True),
-    Case("sampler", lambda n: DataLoader(Numbers(), None, sampler=SlowSampler(), num_workers=n, measure=True), "input",
+    Case("sampler", lambda n: measured(DataLoader(Numbers(), None, sampler=SlowSampler(), num_workers=n)), "input",
          "SlowSampler"),
-    Case("loop over a DataLoader", lambda n: DataLoader(Numbers(), None, num_workers=n, measure=True), "consumer",
+    Case("loop over a DataLoader", lambda n: measured(DataLoader(Numbers(), None, num_workers=n)), "consumer",
          step=slow),
 ]  # fmt: skip
 

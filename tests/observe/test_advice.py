@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reading_services import MultiProcessingReadingService
+from tests.measured import measured
 from tests.observe.views.figures import BUSY, HOSTILE
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
@@ -77,7 +78,7 @@ def test_the_main_section_is_not_blamed_for_what_is_not_in_it() -> None:
 
 
 def test_a_sampler_that_takes_no_time_is_not_to_be_made_quicker() -> None:
-    with DataLoader(list(range(4000)), batch_size=2, num_workers=2, measure=True) as loader:  # type: ignore[arg-type]
+    with measured(DataLoader(list(range(4000)), batch_size=2, num_workers=2)) as loader:  # type: ignore[arg-type]
         list(loader)
         stats = loader.stats()
     waiting = tuple(

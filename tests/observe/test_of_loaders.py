@@ -14,6 +14,7 @@ import pytest
 from torch.utils.data import Dataset
 
 from reading_services import MultiProcessingReadingService
+from tests.measured import measured
 from tests.sources import wait_until
 from tests.stats.test_loader_stats import graph, slow
 from tests.stats.test_sizes import as_array, as_bytes
@@ -33,7 +34,7 @@ def travels(stats: LoaderStats) -> bool:
 
 def test_before_the_first_item_and_after_the_end() -> None:
     service = MultiProcessingReadingService(2, "fork")
-    with DataLoader2(graph(), reading_service=service, measure=True) as loader:
+    with measured(DataLoader2(graph(), reading_service=service)) as loader:
         new = loader.stats()
         assert new.advice.bottleneck == "nothing"
         assert "Nothing has been iterated" in str(new)
@@ -50,7 +51,7 @@ def test_before_the_first_item_and_after_the_end() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=repr)
 def test_figures_of_a_dataloader_travel(options: dict[str, Any]) -> None:
-    with DataLoader(list(range(40)), 4, measure=True, **options) as loader:  # type: ignore[arg-type]
+    with measured(DataLoader(list(range(40)), 4, **options)) as loader:  # type: ignore[arg-type]
         for _ in range(2):
             list(loader)
             assert travels(loader.stats())
@@ -58,12 +59,12 @@ def test_figures_of_a_dataloader_travel(options: dict[str, Any]) -> None:
 
 def test_bytes_and_skips_travel_and_are_in_the_text() -> None:
     items = IterableWrapper(range(200)).sharding_filter().map(as_bytes).map(as_array).batch(10).map(len)
-    with DataLoader2(items, measure=True) as loader:
+    with measured(DataLoader2(items)) as loader:
         list(loader)
         stats = loader.stats()
     assert travels(stats)
     assert format_bytes(stats.nodes[3].bytes or 0) in str(stats)
-    with DataLoader2(skipping(), measure=True) as loader:
+    with measured(DataLoader2(skipping())) as loader:
         list(loader)
         assert travels(loader.stats())
         assert "1 skip" in str(loader.stats())
@@ -71,7 +72,7 @@ def test_bytes_and_skips_travel_and_are_in_the_text() -> None:
 
 def test_more_workers_are_advised_for_a_loop_that_takes_all_while_cores_are_free() -> None:
     graph = IterableWrapper(range(300)).sharding_filter().map(slow)
-    with DataLoader2(graph, reading_service=MultiProcessingReadingService(2, "fork"), measure=True) as loader:
+    with measured(DataLoader2(graph, reading_service=MultiProcessingReadingService(2, "fork"))) as loader:
         list(loader)
         advice = advise(replace(loader.stats(), others=None))
     assert "Mapper(slow)" in advice.sentence
@@ -95,12 +96,13 @@ class Stuck(Dataset[int]):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"measure": True}, {"num_workers": 2}, {"num_workers": 2, "measure": True}], ids=str
+    ("options", "measure"), [({}, False), ({}, True), ({"num_workers": 2}, False), ({"num_workers": 2}, True)], ids=str
 )
-def test_while_a_sample_hangs_neither_ranks_nor_the_sampler_are_blamed(options: Any) -> None:
+def test_while_a_sample_hangs_neither_ranks_nor_the_sampler_are_blamed(options: Any, measure: bool) -> None:
     event = multiprocessing.get_context("fork").Event()
     context = "fork" if options.get("num_workers") else None
     loader: DataLoader[Any] = DataLoader(Stuck(event), 2, multiprocessing_context=context, **options)
+    loader.measuring = measure
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.extend(loader))
     thread.start()
@@ -127,7 +129,7 @@ def test_of_steps_that_are_not_measured_none_is_named_and_no_shares_are_shown() 
 
 
 def test_an_epoch_of_a_moment_says_nothing_of_who_is_slow() -> None:
-    loader = DataLoader(range(20), 2, measure=True)  # type: ignore[arg-type]
+    loader = measured(DataLoader(range(20), 2))  # type: ignore[arg-type]
     list(loader)
     advice = loader.stats().advice
     assert "too little to say who is slow" in advice.sentence
@@ -185,7 +187,7 @@ def test_what_crosses_processes_and_where_it_is_shown(tmp_path: Path) -> None:
     graph = IterableWrapper(range(100)).map(as_bytes).sharding_round_robin_dispatch().map(as_array)
     registry = CollectorRegistry()
     with (
-        DataLoader2(graph, reading_service=MultiProcessingReadingService(2, "fork"), measure=True) as loader,
+        measured(DataLoader2(graph, reading_service=MultiProcessingReadingService(2, "fork"))) as loader,
         PrometheusExporter(loader, registry=registry),
     ):
         assert len(list(loader)) == 100

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from torch.utils.data import Sampler
 
+from tests.measured import measured
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.observe.advice import advise
@@ -166,7 +167,7 @@ class SlowBatches(Sampler[list[int]]):
 
 
 def test_a_sampler_of_this_process_is_named_and_stays_one() -> None:
-    loader: Any = DataLoader(range(20), batch_sampler=SlowBatches(), measure=True)  # type: ignore[arg-type]
+    loader: Any = measured(DataLoader(range(20), batch_sampler=SlowBatches()))  # type: ignore[arg-type]
     list(loader)
     advice = advise(replace(loader.stats(), others=None))
     assert "The slowest step is `SlowBatches`, in this process; it runs once" in advice.sentence
@@ -175,7 +176,7 @@ def test_a_sampler_of_this_process_is_named_and_stays_one() -> None:
 
 def test_a_graph_without_a_sharding_point_gets_no_more_workers() -> None:
     """MultiProcessingReadingService(2) would refuse it."""
-    with DataLoader2(IterableWrapper(range(20)).map(slow), measure=True) as loader:
+    with measured(DataLoader2(IterableWrapper(range(20)).map(slow))) as loader:
         list(loader)
         advice = loader.stats().advice
     assert "more workers would not help" in advice.sentence

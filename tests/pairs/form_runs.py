@@ -28,7 +28,8 @@ from tests.pairs.form_material import WRITTEN_BY_CHAINS
 from tests.pairs.form_rules import limit_of, may_be_refused, refusal_of
 from tests.pairs.forms import FORMS
 from tests.pairs.loader_runs import seed_all, unchanged_process
-from torchpipe import DataLoader2, InProcessReadingService, MapDataPipe, SnapshotPolicy, iterate
+from torchpipe import DataLoader2, InProcessReadingService, MapDataPipe, iterate
+from torchpipe.state import SnapshotPolicy
 
 __all__ = ["check", "check_in_workers", "check_model", "model_of"]
 

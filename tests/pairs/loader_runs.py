@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from tests.data.datasets import Numbers
 from tests.exact import exact
+from tests.measured import measured
 from tests.pairs.covering import Row
 from tests.pairs.loader_features import FACTORS, loader_options, refusals_of
 from torchpipe import DataLoader
@@ -74,7 +75,7 @@ class Run:
     def __init__(self, row: Row, way: str | None, state: Any = None) -> None:
         seed_all()
         self.row, self.plain = row, way is None
-        self.loader: Any = DataLoader(**loader_options(row, way))
+        self.loader: Any = measured(DataLoader(**loader_options(row, way)), row["measure"] == "yes")
         self.validation: Any = DataLoader(Numbers(3)) if row["beside"] == "validation" else None
         self.noise: list[float] = []
         self.chance = random.Random(1)

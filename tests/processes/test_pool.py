@@ -23,9 +23,8 @@ from reading_services.processes.process import ProcessWorker
 from tests import leaks
 from tests.laws.interrupts import Interrupt, Interrupter
 from tests.processes.rig import close_and_sleep, leave, sleep, sleep_deaf, wait_busy
-from torchpipe import SnapshotPolicy
 from torchpipe.iter import IterableWrapper
-from torchpipe.state import Cursor
+from torchpipe.state import Cursor, SnapshotPolicy
 
 
 def pool_of(image: GraphImage | None = None, context: Any = None, **options: Any) -> ProcessPool:

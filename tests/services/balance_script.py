@@ -19,7 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from torchpipe import Balance, DataLoader
+from torchpipe import DataLoader
+from torchpipe.data import Balance, Ranks
 from torchpipe.errors import RankError
 
 LENGTH, WHOLE, WINDOW = 150, 16, 3  # 9 whole steps, and 6 samples
@@ -42,14 +43,14 @@ class Drawing(torch.utils.data.Dataset[list[int]]):
 
 def loader(workers: int = 0, cost: Any = None, **options: Any) -> DataLoader[Any]:
     options = {"generator": torch.Generator().manual_seed(7), **options}
-    options = {"balance": Balance(lengths() if cost is None else cost, WINDOW, row=4), "uneven": "pad", **options}
+    balance = options.pop("balance", Balance(lengths() if cost is None else cost, WINDOW, row=4))
     if workers:
         options = {"multiprocessing_context": "fork", **options}
     return DataLoader(
         Drawing(),
         WHOLE // dist.get_world_size(),
         shuffle=True,
-        distributed=True,
+        distributed=Ranks(uneven="pad", balance=balance),
         num_workers=workers,
         collate_fn=list,
         **options,

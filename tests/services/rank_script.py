@@ -30,9 +30,11 @@ from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrap
 from reading_services import (
     DistributedReadingService,
     MultiProcessingReadingService,
+    ReadingServiceInterface,
     SequentialReadingService,
 )
-from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.data import Ranks
 from torchpipe.errors import StateMismatchError, UnevenWarning
 from torchpipe.execution.ranks import RankGroup, Talk, data_ranks
 from torchpipe.iter import IterableWrapper, TextLineReader, WebDatasetReader
@@ -290,7 +292,7 @@ def _made(**options: Any) -> DataLoader[Any]:
 LOADERS: dict[str, dict[str, Any]] = {
     "shuffled": {},
     "workers": {"num_workers": 2, "multiprocessing_context": "fork"},
-    "padded": {"uneven": "pad"},
+    "padded": {"distributed": Ranks(uneven="pad")},
     "in order": {"shuffle": False, "drop_last": True},
 }
 
@@ -400,7 +402,7 @@ def unlike() -> Any:
     own: Any = Numbers()
     own.device = f"cuda:{rank}"
     results["a device of its own"] = _error_of(lambda: iter(DataLoader(own, 4, distributed=True)))
-    results["uneven batches"] = _error_of(lambda: iter(_made(uneven="raise")))
+    results["uneven batches"] = _error_of(lambda: iter(_made(distributed=Ranks(uneven="raise"))))
     return results
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reading_services import MultiProcessingReadingService, OrdinalReadingService, SequentialReadingService
+from reading_services import MultiProcessingReadingService, OrdinalReadingService, Restart, SequentialReadingService
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import text_of
 from tests.laws.test_L2_exact_resume import rest_of
@@ -201,7 +201,7 @@ def test_workers_make_the_same_items_and_one_that_is_killed_is_replaced() -> Non
     whole = even(shards_of(UNEVEN, 4))
     states, taken = [], []
     for rank in range(6):
-        workers = MultiProcessingReadingService(2, "fork", max_restarts=2)
+        workers = MultiProcessingReadingService(2, "fork", on_worker_death=Restart(max_restarts=2))
         with make_loader(UNEVEN, SequentialReadingService(FixedRank(rank, 6, 4, "drop"), workers)) as loader:
             iterator = iter(loader)
             items = [repr(next(iterator))]

@@ -1,4 +1,4 @@
-"""``DataLoader(balance=...)`` on ranks that are processes and talk over gloo: what they do is in ``balance_script``."""
+"""``Ranks(balance=...)`` on ranks that are processes and talk over gloo: what they do is in ``balance_script``."""
 
 from __future__ import annotations
 

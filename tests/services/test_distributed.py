@@ -17,10 +17,11 @@ import pytest
 import torch
 import torch.distributed
 
+from reading_services import ReadingServiceInterface
 from tests.services import rank_script
 from tests.services.ranks import FixedRank
 from tests.warm import Warm
-from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface
+from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.state import merge
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without distributed")
@@ -303,7 +304,7 @@ def test_L3_the_one_state_is_the_same_on_all_ranks_and_of_files(four: Results, s
 
 @pytest.mark.parametrize("name", rank_script.LOADERS)
 def test_ranks_are_dealt_the_batches_of_one_process(two: Results, four: Results, name: str) -> None:
-    pads = rank_script.LOADERS[name].get("uneven") == "pad"
+    pads = name == "padded"
     count = 13 if rank_script.LOADERS[name].get("drop_last") else 14
     streams: list[list[list[Any]]] = [[], []]
     for world, ranks in ((2, two["loader"]), (4, four["loader"])):
@@ -330,7 +331,7 @@ def test_ranks_are_dealt_the_batches_of_one_process(two: Results, four: Results,
 @pytest.mark.parametrize("name", rank_script.LOADERS)
 def test_any_number_of_ranks_goes_on_with_the_batches(two: Results, four: Results, three: Results, name: str) -> None:
     ranks_of_two = [result[name] for result in two["loader"]]
-    pads = rank_script.LOADERS[name].get("uneven") == "pad"
+    pads = name == "padded"
     count = 13 if rank_script.LOADERS[name].get("drop_last") else 14
     whole = [
         [batch for step in zip(*(result["epochs"][epoch] for result in ranks_of_two)) for batch in step][:count]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reading_services import Restart
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.graphs import GraphSpec, build
 from tests.soak.matrix import run_matrix
@@ -180,7 +181,12 @@ def run_case(case: Case, seed: int = 0) -> Outcome:
         expected = oracle(graph, case.shards, epochs=3)
         # Deaths at one position by chance are not what is looked for: a large budget
         service = make_service(
-            case.workers, case.shards, context=case.context, every=3, max_deaths=1000, timeout=TIMEOUT_S
+            case.workers,
+            case.shards,
+            context=case.context,
+            every=3,
+            on_worker_death=Restart(max_deaths=1000),
+            timeout=TIMEOUT_S,
         )
         with make_loader(graph, service) as loader:
             killer = Killer(loader, case, folder, random.Random(seed), detections)

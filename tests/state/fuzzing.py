@@ -14,8 +14,9 @@ import msgpack
 from tests.exact import exact
 from tests.state.forging import Nested, opened_deep, part, places, replaced, sealed_deep
 from tests.state.fuzz_graphs import AHEAD, safe
-from torchpipe import InProcessReadingService, SnapshotPolicy
+from torchpipe import InProcessReadingService
 from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.state import SnapshotPolicy
 
 __all__ = ["Saved", "flat_mutation", "forgery", "noise", "stream_of"]
 

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from torch.utils.data import Dataset
 
-from torchpipe import DataLoader, DataLoader2, SharedList, shared_list
+from torchpipe import DataLoader, DataLoader2, shared_list
 from torchpipe.iter import IterableWrapper, PathList
 from torchpipe.map import SequenceWrapper
+from torchpipe.state.shared_list import SharedList
 
 SPAWN = multiprocessing.get_context("spawn")
 PATHS = [f"/data/{number % 7}/é{number:05d}.jpg" for number in range(10_000)]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from reading_services import MultiProcessingReadingService, SequentialReadingService
+from tests.measured import measured
 from tests.sources import wait_until
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
@@ -42,9 +43,7 @@ def workers_of(stats: LoaderStats) -> list[ProcessStats]:
 
 
 def test_before_the_first_item_and_after_the_end() -> None:
-    loader: DataLoader2[Any] = DataLoader2(
-        graph(), reading_service=MultiProcessingReadingService(2, "fork"), measure=True
-    )
+    loader: DataLoader2[Any] = measured(DataLoader2(graph(), reading_service=MultiProcessingReadingService(2, "fork")))
     new = loader.stats()
     assert (new.state, new.delivered) == ("new", 0)
     iterator = iter(loader)
@@ -61,7 +60,7 @@ def test_before_the_first_item_and_after_the_end() -> None:
 
 
 def test_an_epoch_has_figures_of_its_own() -> None:
-    with DataLoader2(graph(), reading_service=MultiProcessingReadingService(2, "fork"), measure=True) as loader:
+    with measured(DataLoader2(graph(), reading_service=MultiProcessingReadingService(2, "fork"))) as loader:
         for epoch in range(2):
             assert len(list(loader)) == 26
             stats = loader.stats()
@@ -96,7 +95,7 @@ def test_each_process_says_what_it_does() -> None:
 
 def test_a_replaced_worker_is_an_event_and_keeps_its_figures() -> None:
     service = MultiProcessingReadingService(2, "fork")
-    with DataLoader2(graph(4000), reading_service=service, measure=True) as loader:
+    with measured(DataLoader2(graph(4000), reading_service=service)) as loader:
         stream = iter(loader)
         next(stream)
         os.kill(service.worker_pids()[0], signal.SIGKILL)
@@ -113,7 +112,7 @@ def test_a_replaced_worker_is_an_event_and_keeps_its_figures() -> None:
 
 def test_errors_are_counted_where_they_were_raised() -> None:
     failing = IterableWrapper(range(10)).sharding_filter().map(fail_at_7).map(double)
-    with DataLoader2(failing, measure=True) as loader:
+    with measured(DataLoader2(failing)) as loader:
         with pytest.raises(ValueError, match="seven"):
             list(loader)
         stats = loader.stats()
@@ -124,7 +123,7 @@ def test_errors_are_counted_where_they_were_raised() -> None:
 def test_items_left_out_are_counted_where_they_were() -> None:
     graph = IterableWrapper(range(10)).sharding_filter().map(fail_at_7).map(double).on_error("skip")
     for service in (None, MultiProcessingReadingService(2, "fork")):
-        with DataLoader2(graph, reading_service=service, measure=True) as loader:
+        with measured(DataLoader2(graph, reading_service=service)) as loader:
             assert len(list(loader)) == 9
             nodes = loader.stats().nodes
             assert [(node.skipped, node.errors) for node in nodes] == [(0, 0), (0, 0), (1, 0), (0, 0), (0, 0)]
@@ -133,7 +132,7 @@ def test_items_left_out_are_counted_where_they_were() -> None:
 def test_a_dispatcher_and_services_in_a_row() -> None:
     dispatched = IterableWrapper(range(50)).map(double).sharding_round_robin_dispatch().map(double)
     service = SequentialReadingService(MultiProcessingReadingService(2, "fork"))
-    with DataLoader2(dispatched, reading_service=service, measure=True) as loader:
+    with measured(DataLoader2(dispatched, reading_service=service)) as loader:
         assert loader.measuring
         assert len(list(loader)) == 50
         stats = loader.stats()
@@ -181,7 +180,7 @@ def test_other_threads_may_ask_at_any_time() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=repr)
 def test_a_dataloader_knows_its_steps(options: dict[str, Any]) -> None:
-    with DataLoader(list(range(40)), 4, measure=True, **options) as loader:  # type: ignore[arg-type]
+    with measured(DataLoader(list(range(40)), 4, **options)) as loader:  # type: ignore[arg-type]
         assert loader.stats().state == "new"
         for epoch in range(2):
             assert len(list(loader)) == 10
@@ -197,7 +196,7 @@ def test_the_environment_may_ask_for_measuring(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TORCHPIPE_MEASURE", "1")
     assert DataLoader2(graph()).measuring
     assert DataLoader([1]).measuring  # type: ignore[arg-type]
-    assert not DataLoader2(graph(), measure=False).measuring
+    assert not measured(DataLoader2(graph()), False).measuring
     monkeypatch.setenv("TORCHPIPE_MEASURE", "0")
     assert not DataLoader2(graph()).measuring
 
@@ -260,7 +259,7 @@ def test_a_loop_that_was_left_does_not_get_slower_or_quicker_with_time() -> None
 
 
 def test_nodes_before_a_cache_have_figures() -> None:
-    with DataLoader2(IterableWrapper(range(10)).map(str).cache().map(len), measure=True) as loader:
+    with measured(DataLoader2(IterableWrapper(range(10)).map(str).cache().map(len))) as loader:
         assert len(list(loader)) == 10
         assert [node.items for node in loader.stats().nodes] == [10, 10, 10, 10]
         assert len(list(loader)) == 10

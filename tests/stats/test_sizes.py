@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from reading_services import InProcessReadingService, MultiProcessingReadingService, SequentialReadingService
+from tests.measured import measured
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import FileOpener, IterableWrapper, PathList
 from torchpipe.machine.sizes import bytes_of
@@ -70,7 +71,7 @@ def test_a_list_in_itself_has_none() -> None:
 
 
 def nodes_of(graph: Any, service: Any = None) -> dict[str, NodeStats]:
-    with DataLoader2(graph, reading_service=service, measure=True) as loader:
+    with measured(DataLoader2(graph, reading_service=service)) as loader:
         for _ in loader:
             pass
         stats = loader.stats()
@@ -95,7 +96,7 @@ SERVICES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", SERVICES)
 def test_nodes_tell_the_bytes_of_what_they_hand_on(name: str) -> None:
     graph = IterableWrapper(range(2000)).sharding_filter().map(as_bytes).map(as_array).batch(10).map(len)
-    with DataLoader2(graph, reading_service=SERVICES[name](), measure=True) as loader:
+    with measured(DataLoader2(graph, reading_service=SERVICES[name]())) as loader:
         assert list(loader) == [10] * 200
         stats = loader.stats()
     source, sharded, made, arrays, batches, lengths = stats.nodes
@@ -160,7 +161,7 @@ def test_the_device_stage_tells_what_it_has_moved() -> None:
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=repr)
 def test_a_dataloader_tells_of_samples_and_batches(options: dict[str, Any]) -> None:
     data = [(torch.zeros(10), number) for number in range(200)]
-    with DataLoader(data, batch_size=10, measure=True, **options) as loader:  # type: ignore[arg-type]
+    with measured(DataLoader(data, batch_size=10, **options)) as loader:  # type: ignore[arg-type]
         assert len(list(loader)) == 20
         _, reading, collating = loader.stats().nodes
     assert reading.bytes == 200 * 40

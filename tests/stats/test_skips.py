@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from reading_services import InProcessReadingService, MultiProcessingReadingService, SequentialReadingService
+from tests.measured import measured
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import Event, LoaderStats
@@ -64,7 +65,7 @@ SERVICES = {
 @pytest.mark.parametrize("name", SERVICES)
 def test_an_item_that_is_left_out_is_an_event(name: str, measure: bool) -> None:
     make, process = SERVICES[name]
-    with DataLoader2(graph(), reading_service=make(), measure=measure) as loader:
+    with measured(DataLoader2(graph(), reading_service=make()), measure) as loader:
         before = time.time()
         assert len(list(loader)) == 9
         (event,) = skips(loader.stats())

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from reading_services import InProcessReadingService, MultiProcessingReadingService
-from torchpipe import NodeIterator, ReadingServiceInterface
+from reading_services import InProcessReadingService, MultiProcessingReadingService, ReadingServiceInterface
+from torchpipe import NodeIterator
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.testing import check_reading_service
 

@@ -17,6 +17,7 @@ from torchdata.stateful_dataloader.sampler import RandomSampler as TorchdatasSam
 from tests.state.forging import places, replaced
 from torchpipe import DataLoader
 from torchpipe.errors import StateError
+from torchpipe.torchdata.stateful_dataloader import StatefulDataLoader as OurStatefulDataLoader
 
 
 class Numbers(Dataset[int]):
@@ -426,3 +427,18 @@ def test_after_a_batch_that_raised_its_successor_follows() -> None:
     ours.load_state_dict(theirs.state_dict())
     assert len(found) == 2
     assert plain(ours)[0] == [12, 13, 14, 15]
+
+
+def test_code_for_their_loader_keeps_its_arguments() -> None:
+    """Positional ones, ``snapshot_every_n_steps``, copies; states are those of a DataLoader."""
+    theirs: Any = OurStatefulDataLoader(Numbers(), 4, True, generator=seeded(), snapshot_every_n_steps=5)
+    assert (theirs.batch_size, theirs.snapshot_every_n_steps) == (4, 5)
+    stream = iter(copy.deepcopy(theirs))
+    begun = [next(stream).tolist() for _ in range(2)]
+    whole = [batch.tolist() for batch in theirs]
+    assert whole[:2] == begun
+    other: DataLoader[int] = DataLoader(Numbers(), 4, True, generator=torch.Generator())
+    other.load_state_dict(OurStatefulDataLoader(Numbers(), 4, True, generator=seeded()).state_dict())
+    assert [batch.tolist() for batch in other] == whole
+    with pytest.raises(TypeError, match="snapshot_every_n_steps"):
+        DataLoader(Numbers(), snapshot_every_n_steps=5)  # type: ignore[call-arg]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from torchpipe import IterDataPipe, SeedGenerator
+from torchpipe import IterDataPipe
 from torchpipe.iter import IterableWrapper, Mapper, Zipper
+from torchpipe.randomness.seeds import SeedGenerator
 from torchpipe.torchdata.dataloader2.graph import (
     find_dps,
     list_dps,

@@ -28,10 +28,11 @@ import torch
 from PIL import Image
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import WrittenShards, write_shards
+from torchpipe import write_shards
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.iter import IterableWrapper, JsonlReader, ParquetReader, TextLineReader, WebDatasetReader
 from torchpipe.map import TokenFile
+from torchpipe.writing.manifest import WrittenShards
 
 FORK = multiprocessing.get_context("fork")
 SAMPLES = 60

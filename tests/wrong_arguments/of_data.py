@@ -10,6 +10,8 @@ from torch.utils.data import IterableDataset
 from tests.data.datasets import Lines, Numbers
 from tests.wrong_arguments.rows import Row, calls
 from torchpipe import DataLoader
+from torchpipe.data import Ranks
+from torchpipe.device import DeviceOptions
 
 __all__ = ["ROWS"]
 
@@ -51,17 +53,14 @@ ROWS: list[Row] = [
         ({"worker_seeding": "epoch"}, ValueError, "worker_seeding"),
         ({"worker_method": "threads", "num_workers": 1}, ValueError, "worker_method"),
         ({"on_worker_death": "ignore"}, ValueError, "on_worker_death"),
-        ({"max_deaths": 0}, ValueError, "max_deaths"),
-        ({"max_restarts": -1}, ValueError, "max_restarts"),
-        ({"device": "cpu", "device_prefetch": 0}, ValueError, "device_prefetch"),
-        ({"last_batch": "roll"}, ValueError, "last_batch"),
-        ({"last_batch": "rollover", "drop_last": True}, ValueError, "drop_last"),
-        ({"last_batch": "keep", "batch_sampler": [[1]]}, ValueError, "batch_sampler"),
-        ({"last_batch": "rollover", "batch_size": None}, ValueError, "batch_size"),
-        ({"last_batch": "rollover", "batch_size": 0}, ValueError, "batch_size"),
-        ({"last_batch": "rollover", "shuffle": True, "sampler": [1]}, ValueError, "sampler"),
-        ({"last_batch": "rollover", "dataset": Lines(9)}, ValueError, "last_batch"),
-        ({"uneven": "pad"}, ValueError, "distributed"),
+        ({"device": DeviceOptions("cpu", device_prefetch=0)}, ValueError, "device_prefetch"),
+        ({"device": DeviceOptions("cpu", on_new_shape="drop")}, ValueError, "on_new_shape"),
+        *(({"drop_last": word}, ValueError, "drop_last") for word in ("roll", "keep")),
+        ({"drop_last": "rollover", "batch_sampler": [[1]]}, ValueError, "batch_sampler"),
+        ({"drop_last": "rollover", "batch_size": None}, ValueError, "batch_size"),
+        ({"drop_last": "rollover", "batch_size": 0}, ValueError, "batch_size"),
+        ({"drop_last": "rollover", "shuffle": True, "sampler": [1]}, ValueError, "sampler"),
+        ({"drop_last": "rollover", "dataset": Lines(9)}, ValueError, "drop_last"),
     ),
     *calls(
         "DataLoader of ranks",
@@ -72,10 +71,10 @@ ROWS: list[Row] = [
         ({"dataset": Counting(9)}, ValueError, "dataset"),
         ({"in_order": False}, ValueError, "in_order"),
         ({"worker_seeding": "torch"}, ValueError, "worker_seeding"),
-        ({"last_batch": "rollover"}, ValueError, "last_batch"),
-        ({"uneven": "stop"}, ValueError, "uneven"),
+        ({"drop_last": "rollover"}, ValueError, "drop_last"),
         ({}, RuntimeError, "distributed"),
     ),
+    *calls("Ranks", Ranks, ({"uneven": "stop"}, ValueError, "uneven"), ({"balance": [1, 2]}, TypeError, "balance")),
     *calls(
         "DataLoader of threads",
         of_threads,

@@ -9,6 +9,7 @@ import torch
 
 from reading_services import MultiProcessingReadingService
 from tests.wrong_arguments.rows import Row, calls, marked
+from torchpipe.device import DeviceOptions
 from torchpipe.iter import IterableWrapper, ToDevice
 from torchpipe.testing.devices import FakeBackend
 
@@ -31,7 +32,7 @@ def to_bare(**options: Any) -> Any:
 
 
 def by_service(**options: Any) -> Any:
-    return MultiProcessingReadingService(device="cpu", **options)
+    return MultiProcessingReadingService(device=DeviceOptions("cpu", **options))
 
 
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -76,7 +77,7 @@ ROWS: list[Any] = [
     *calls(
         "service",
         by_service,
-        ({"device_prefetch": -1}, ValueError, "device_prefetch"),
+        *(({"device_prefetch": count}, ValueError, "device_prefetch") for count in (-1, 0)),
         *(
             ({"device_prefetch": 0, name: 2}, ValueError, "device_prefetch")
             for name in ("host_prefetch", "transfer_threads")

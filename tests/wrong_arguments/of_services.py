@@ -10,6 +10,7 @@ from reading_services import (
     InProcessReadingService,
     MultiProcessingReadingService,
     PreparingReadingService,
+    Restart,
     SequentialReadingService,
 )
 from reading_services.ranks.ordinals import ordinal
@@ -48,7 +49,8 @@ WORKERS: list[Row] = calls(
     ({"num_shards": 0}, ValueError, "num_shards"),
     ({"worker_prefetch_cnt": -1}, ValueError, "worker_prefetch_cnt"),
     ({"main_prefetch_cnt": None}, TypeError, "main_prefetch_cnt"),
-    ({"max_deaths": 0}, ValueError, "max_deaths"),
+    ({"on_worker_death": "ignore"}, ValueError, "on_worker_death"),
+    ({"on_worker_death": 3}, ValueError, "on_worker_death"),
     ({"timeout": -1}, ValueError, "timeout"),
     ({"timeout": "60"}, TypeError, "timeout"),
     ({"worker_init_fn": 3}, TypeError, "worker_init_fn"),
@@ -56,7 +58,14 @@ WORKERS: list[Row] = calls(
     ({"policy": 0.5}, TypeError, "policy"),
     ({"device": "gpu"}, ValueError, "device"),
     ({"device": 0}, TypeError, "device"),
-    ({"host_prefetch": 2}, ValueError, "host_prefetch"),
+)
+
+DEATHS: list[Row] = calls(
+    "Restart",
+    Restart,
+    ({"max_deaths": 0}, ValueError, "max_deaths"),
+    ({"max_deaths": 1.5}, TypeError, "max_deaths"),
+    ({"max_restarts": -1}, ValueError, "max_restarts"),
 )
 
 RANKS: list[Row] = [
@@ -127,4 +136,4 @@ ORDINALS: list[Row] = [
     ),
 ]
 
-ROWS: list[Row] = [*ORDINALS, *WORKERS, *RANKS, *LOADERS]
+ROWS: list[Row] = [*ORDINALS, *WORKERS, *DEATHS, *RANKS, *LOADERS]

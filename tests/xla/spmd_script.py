@@ -17,7 +17,7 @@ import torch
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
-from torchpipe.device import Sharding
+from torchpipe.device import DeviceOptions, Sharding
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import FakeBackend
 from torchpipe.xla.drop_in import MpDeviceLoader
@@ -162,15 +162,15 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 def make_loader() -> DataLoader2[Any]:
     _, square, _ = devices()
     graph = IterableWrapper(range(LENGTH)).shuffle().sharding_filter().map(sample).batch(BATCH).collate(collate)
-    service = MultiProcessingReadingService(
-        2,
-        device="xla",
+    device = DeviceOptions(
+        "xla",
         host_prefetch=2,
         transfer_threads=2,
         sync="loader",
         on_new_shape="drop",
         input_sharding={"x": Sharding(square, ("data", "model")), "y": Sharding(square, ("data",)), "ids": None},
     )
+    service = MultiProcessingReadingService(2, device=device)
     loader: DataLoader2[Any] = DataLoader2(graph, reading_service=service)
     loader.seed(3)
     return loader

@@ -103,9 +103,7 @@ def test_L5_leaving_epochs_by_break_does_not_let_shared_memory_grow() -> None:
     """An interrupted pass was kept by the traceback of its own interruption, and with it the items it had."""
     graph = IterableWrapper(range(1000)).sharding_filter().map(lambda number: torch.full((128, 1024), float(number)))
     passes: list[weakref.ref[Any]] = []
-    with DataLoader2(
-        graph, reading_service=MultiProcessingReadingService(1, "fork", device=CpuBackend(), host_prefetch=0)
-    ) as loader:
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(1, "fork", device=CpuBackend())) as loader:
         for _ in range(40):
             for batch in loader:
                 assert batch.shape == (128, 1024)

@@ -41,7 +41,7 @@ def with_imports(text: str, *, torchs: bool = False) -> str:
     tree = _Imports().visit(ast.parse(text))
     head = [*ast.parse("from tools.torchdata_tests import softly").body]
     if torchs:
-        head += ast.parse("from torchpipe import DataChunk, IterDataPipe, MapDataPipe").body
+        head += ast.parse("from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe").body
     at = next(i for i, node in enumerate(tree.body) if not _is_first(node))
     tree.body[at:at] = head[:1]
     if torchs:

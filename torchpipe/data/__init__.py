@@ -1,5 +1,15 @@
-"""torch's ``DataLoader`` on torchpipe's engine."""
+"""torch's ``DataLoader`` on torchpipe's engine; its argument ``distributed`` in full."""
 
 from __future__ import annotations
 
-__all__: list[str] = []  # import its modules
+from typing import TYPE_CHECKING
+
+from torchpipe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from torchpipe.data.ranks.balance import Balance
+    from torchpipe.data.ranks.batches import Ranks
+else:
+    __getattr__, __dir__ = on_demand(__name__)
+
+__all__ = ["Balance", "Ranks"]

@@ -8,12 +8,13 @@ from torch.utils.data import IterDataPipe
 
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
+from torchpipe.device import DeviceOptions
 from torchpipe.errors import GraphError
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import walk
 from torchpipe.node.validate import check_choice
 
-__all__ = ["FetchBy", "check_arguments", "check_fetch", "check_shuffle"]
+__all__ = ["FetchBy", "check_arguments", "check_fetch", "check_shuffle", "device_options"]
 
 FetchBy: TypeAlias = Literal["batches", "samples"]
 
@@ -29,7 +30,6 @@ def check_arguments(
     multiprocessing_context: Any,
     worker_seeding: str,
     worker_method: Any,
-    on_worker_death: str,
     autotune: object,
     fetch: str,
 ) -> None:
@@ -43,7 +43,6 @@ def check_arguments(
                 f"multiprocessing_context={multiprocessing_context!r}"
             )
     threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)
-    check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
     if autotune and worker_method == "thread":
         raise ValueError("autotune chooses among worker processes, and worker_method='thread' has none: leave one out")
     check_choice("fetch", fetch, ("batches", "samples"))
@@ -74,6 +73,18 @@ def check_shuffle(dataset: Any, shuffle: object) -> None:
             "shuffle=True switches on the shuffle() of a graph, and this one has none: put .shuffle(buffer_size=...) "
             "into it, before the sharding point"
         )
+
+
+def device_options(device: Any) -> DeviceOptions | None:
+    """The options of the loader's device stage. Raises: ValueError for those that its state would have to hold."""
+    options = DeviceOptions.given(device)
+    others = [] if options is None else [name for name in options.changed() if name != "device_prefetch"]
+    if others:
+        raise ValueError(
+            f"a DataLoader's device stage has device_prefetch alone, and {', '.join(others)} are options of a graph's: "
+            "use DataLoader2 with a reading service, or to_device()"
+        )
+    return options
 
 
 def _check_by_sample(worker_seeding: str, worker_method: Any, autotune: object) -> None:

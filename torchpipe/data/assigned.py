@@ -141,7 +141,7 @@ class AssignedBatches(Batches):
         )
         self._skip = set(self._behind.done)  # those that the sampler has not come to
         # With a device stage, which takes so many batches ahead in another thread
-        self._taken_ahead = 0 if loader.device is None else loader.device_prefetch
+        self._taken_ahead = 0 if loader._device_options is None else loader._device_options.device_prefetch
         self._has_turns = Bell()
         self._interrupted = False
         self._passing = False  # nothing is dealt meanwhile

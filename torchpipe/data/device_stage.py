@@ -57,7 +57,7 @@ class DeviceStage(Batches):
             stage = replace(stage, depth=0)
         self._batches = batches
         policy = SnapshotPolicy(every=1)  # small, and the order has its own
-        self._stage, self._name = stage, f"to {loader.device}"
+        self._stage, self._name = stage, f"to {options.device}"
         self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
         self._items = self._ahead.items()
         self.hand, self.clock = [], Clock()

@@ -141,7 +141,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             raise
         except WorkerDiedError as error:
             self._close(invalid=False, parks=True, failed=True)
-            if self._loader.on_worker_death == "restart":
+            if self._loader.on_worker_death != "raise":
                 raise
             raise torch_words(error) from error
         except BaseException:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow

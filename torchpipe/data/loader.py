@@ -20,7 +20,7 @@ from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
-from torchpipe.data.arguments import FetchBy, check_arguments, check_fetch, check_shuffle
+from torchpipe.data.arguments import FetchBy, check_arguments, check_fetch, check_shuffle, device_options
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
@@ -38,7 +38,7 @@ from torchpipe.data.order.between_epochs import (
     restore,
     take_back,
 )
-from torchpipe.data.order.rollover import LastBatch, with_last_batch
+from torchpipe.data.order.rollover import DropLast, with_rollover
 from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back, ranks_of_sampler
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import (
@@ -51,16 +51,16 @@ from torchpipe.data.position import (
     read,
     write,
 )
-from torchpipe.data.ranks.balance import Balance
-from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
+from torchpipe.data.ranks.batches import RankedSampler, Ranks, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.streams import begin_stream, lanes_behind, put_dataset
 from torchpipe.data.workers import WorkerMethod
-from torchpipe.device import DeviceOptions, resolve
+from torchpipe.device import resolve
+from torchpipe.execution.limits import OnDeath, Restart
 from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.execution.shard import announce_leading
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
-from torchpipe.loader.looks import measures, watched
+from torchpipe.loader.looks import watched
 from torchpipe.loader.untraced import untraced
 from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.describe import describe_bound
@@ -71,6 +71,7 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import as_text
+from torchpipe.stats.tracing import measures_by_default
 from torchpipe.values import put
 
 __all__ = ["DataLoader"]
@@ -83,7 +84,6 @@ _LEFT_ALONE = (
 )
 
 Seeding: TypeAlias = Literal["batch", "torch"]
-OnDeath: TypeAlias = Literal["restart", "raise"]
 
 
 class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
@@ -94,34 +94,30 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     fix the same order. Further arguments:
 
     Args:
+        drop_last: torch's, or Gluon's ``"rollover"``: what is left goes into the next epoch.
         timeout: seconds that a batch is waited for before it is a RuntimeError (0: no limit). The time begins anew with
             each sample or batch that a worker process makes again on the way to where a state was saved.
-        snapshot_every_n_steps: taken for the sake of code written for StatefulDataLoader; a state is exact anyhow.
         worker_seeding: ``"batch"`` seeds ``random``, numpy and torch for each batch, from the epoch's seed and the
             batch's number, so that augmentation is the same for any number of workers, and after a resume or a crash.
             ``"torch"`` seeds each worker once, as torch does: exact for a fixed number of workers.
         worker_method: ``"multiprocessing"``; ``"thread"``: worker threads, which share the dataset; ``"ray"`` or a
             ``reading_services.RayWorkers``: Ray actors, on any node of a cluster.
-        on_worker_death: ``"restart"`` replaces a worker that dies; ``"raise"``: RuntimeError in torch's words.
-        last_batch: Gluon's: ``"keep"``, ``"discard"``, or ``"rollover"``: what is left goes into the next epoch.
+        on_worker_death: ``"restart"`` replaces a worker that dies, and gives a batch up at which three have died; a
+            ``reading_services.Restart`` has other limits; ``"raise"``: RuntimeError in torch's words.
         fetch: who makes a batch of a map-style dataset. ``"batches"``: one worker. ``"samples"``: each sample, or a few
             quick ones, whichever worker is idle, and one of them puts them together: a slow sample holds up nobody
             else. Batches, order and states are the same; ``random``, numpy and torch are seeded for each sample then.
-        device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
-        max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
-        max_restarts: how many workers may be replaced in an epoch, or in all epochs if they persist; None: any number.
+        device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, two of them;
+            ``torchpipe.device.DeviceOptions("cuda", device_prefetch=4)``: four.
         autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
             A process may stand for several workers then (also under Ray): what ``worker_init_fn`` keeps belongs into
             ``get_worker_info().dataset``, since a module's global is that of the last worker in the process.
-        measure: whether :meth:`stats` has figures of each step (docs/seeing.md); None: as ``TORCHPIPE_MEASURE`` says.
         distributed: deal the batches of one process to the ranks that divide data: rank r of w has every w-th from r
             on. True: all ranks of the initialized process group; ``mesh["dp"]`` (a ``DeviceMesh`` of one dimension) or
             a ``ProcessGroup``: those. Their peers in other dimensions have the same batches. The seed is rank 0's, or
-            with a mesh one of the whole job, and fixes every epoch; ranks talk when one begins, no more.
-        uneven: when the batches do not fill the last step. ``"drop"``: it is left out. ``"pad"``: ranks without one
-            have their batch of the step before again. ``"raise"``: RankError when the epoch begins.
-        balance: with ``distributed``, a :class:`Balance`: by the costs of samples, which are known before reading, make
-            the ranks of each step equally busy.
+            with a mesh one of the whole job, and fixes every epoch; ranks talk when one begins, no more. A
+            ``torchpipe.data.Ranks`` says as well what they do with a last step that is not full, and makes them
+            equally busy.
 
     State: :meth:`state_dict` counts the batches that were handed out. Samplers and datasets that have ``state_dict``
     and ``load_state_dict`` are saved with it. With ``distributed`` it is one and the same on all ranks, and goes on
@@ -140,7 +136,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
-        drop_last: bool = False,
+        drop_last: DropLast = False,
         timeout: float = 0,
         worker_init_fn: WorkerInitFn | None = None,
         multiprocessing_context: Any = None,
@@ -150,19 +146,11 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        snapshot_every_n_steps: int | None = 1,
         worker_seeding: Seeding = "batch",
         worker_method: Literal["multiprocessing", "thread", "ray"] | WorkerMethod = "multiprocessing",
         on_worker_death: OnDeath = "restart",
-        last_batch: LastBatch | None = None,
         device: Any = None,
-        device_prefetch: int = 2,
-        max_deaths: int = 3,
-        max_restarts: int | None = None,
-        distributed: bool | Among = False,
-        uneven: Uneven = "drop",
-        balance: Balance | None = None,
-        measure: bool | None = None,
+        distributed: bool | Among | Ranks = False,
         autotune: bool | Budget = False,
         fetch: FetchBy = "batches",
     ) -> None:
@@ -175,7 +163,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             multiprocessing_context=multiprocessing_context,
             worker_seeding=worker_seeding,
             worker_method=worker_method,
-            on_worker_death=on_worker_death,
             autotune=autotune,
             fetch=fetch,
         )
@@ -183,7 +170,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         ranked = ranked_sampler(
             dataset,
             distributed=distributed,
-            uneven=uneven,
             batch_size=batch_size,
             shuffle=shuffle,
             sampler=sampler,
@@ -192,15 +178,13 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             generator=generator,
             in_order=in_order,
             worker_seeding=worker_seeding,
-            last_batch=last_batch,
-            balance=balance,
         )
         if ranked is not None:
             sampler, shuffle = ranked, None
-        drop_last, batch_sampler, batch_size = with_last_batch(
-            last_batch, dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, generator
+        rolls = drop_last == "rollover"
+        drop_last, batch_sampler, batch_size = with_rollover(
+            drop_last, dataset, batch_size, shuffle, sampler, batch_sampler, generator
         )
-        rolls = last_batch == "rollover"
         super().__init__(
             dataset,
             batch_size,
@@ -223,24 +207,18 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.fetch = fetch
         check_fetch(fetch, self._plain_dataset(), batched=not self._is_iterable and gives_batches(self))
         self._start_method_named = isinstance(multiprocessing_context, str)  # torch keeps a context for the name
-        self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method
-        self.on_worker_death = on_worker_death
-        self.last_batch = last_batch
+        self.on_worker_death, self._deaths = on_worker_death, Restart.of(on_worker_death)
         self.device = device
-        self.device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
-        self.max_deaths = check_count("max_deaths", max_deaths, at_least=1)
-        self.max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
-        self.distributed, self.uneven = ranked is not None, uneven  # the sampler says among which ranks
-        self.balance = None if ranked is None else ranked.balance
+        self.distributed = ranked is not None  # the sampler says among which ranks, and how they end
         self._ranks: RankGroup | None = None  # with whom epochs are begun
         if ranked is not None:
             ranked.attach(self)
-        self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
-        self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
-        self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
-        self.measuring = measures(measure)  # from the next epoch on
+        self._device_options = device_options(device)
+        self._device_backend = None if self._device_options is None else resolve(self._device_options)
+        self.autotune, self._budget = autotune, budget_of(autotune, num_workers)
+        self.measuring = measures_by_default()  # from the next epoch on
         self._pid = os.getpid()
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins

@@ -106,8 +106,7 @@ def _limits(loader: DataLoader[Any], window: int) -> WorkerLimits:
     return WorkerLimits(
         window=window,
         window_bytes=_NO_LIMIT,
-        max_deaths=loader.max_deaths,
-        max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
+        deaths=loader._deaths,
         torch_wording=True,
     )
 

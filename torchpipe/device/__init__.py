@@ -1,6 +1,8 @@
-"""Device backends: how batches get to a device. ``to_device`` and the reading services' ``device=`` use them."""
+"""Device backends: how batches get to a device. ``to_device``, reading services and loaders use them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -23,21 +25,22 @@ __all__ = [
     "resolve",
 ]
 
-_DEFAULTS = DeviceOptions()
 _KNOWN = (
     "'cpu', 'cuda', 'cuda:<index>', 'xla', 'xla:<index>', a torch.device of these types, or a torchpipe.device.Backend"
 )
 
 
-def resolve(device: str | torch.device | Backend, options: DeviceOptions = _DEFAULTS) -> Backend:
-    """The backend for ``device``: a new one for a name or a torch.device, a Backend itself as it is.
+def resolve(device: str | torch.device | Backend | DeviceOptions) -> Backend:
+    """The backend for ``device``, or for that of options: a new one for a name or a torch.device, a Backend as it is.
 
     Touches no device and imports none of their libraries.
 
     Raises: ValueError for a name that is not known and for options that the device cannot have, TypeError for other
     objects, ImportError for ``"xla"`` where torch_xla is not installed.
     """
-    backend = _backend(device, options)
+    options = device if isinstance(device, DeviceOptions) else DeviceOptions(device)
+    device = options.device
+    backend = _backend(device, options.input_sharding)
     if options.input_sharding is not None and (backend is device or torch.device(str(device)).type != "xla"):
         raise ValueError(
             f"input_sharding is for device='xla' under SPMD, not for {device!r}: leave it out, or give it to the "
@@ -51,7 +54,7 @@ def resolve(device: str | torch.device | Backend, options: DeviceOptions = _DEFA
     return backend
 
 
-def _backend(device: str | torch.device | Backend, options: DeviceOptions) -> Backend:
+def _backend(device: Any, input_sharding: Any) -> Backend:
     if isinstance(device, Backend):
         return device
     if not isinstance(device, str | torch.device):
@@ -69,5 +72,5 @@ def _backend(device: str | torch.device | Backend, options: DeviceOptions) -> Ba
     if wanted.type == "xla":
         from torchpipe.device.xla import XlaBackend
 
-        return XlaBackend(wanted.index, input_sharding=options.input_sharding)
+        return XlaBackend(wanted.index, input_sharding=input_sharding)
     raise ValueError(f"no backend for device {str(device)!r}; known are {_KNOWN}")

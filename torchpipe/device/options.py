@@ -1,4 +1,4 @@
-"""The options of a device stage: one set, checked where it is written, for nodes and reading services.
+"""The options of a device stage: one set, checked where it is written, for nodes, reading services and loaders.
 
 Runs where a graph is built.
 """
@@ -6,7 +6,7 @@ Runs where a graph is built.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypeAlias, TypedDict, get_args
 
 import torch
@@ -22,7 +22,7 @@ OnNewShape: TypeAlias = Literal["allow", "warn", "pad", "drop", "raise"]
 
 
 class DeviceKeywords(TypedDict, total=False):
-    """The arguments that a constructor takes besides ``device_prefetch``, and hands to :class:`DeviceOptions`."""
+    """The arguments of ``to_device`` besides ``device`` and ``prefetch``: :class:`DeviceOptions` has them."""
 
     host_prefetch: int
     device_prefetch_bytes: int | None
@@ -41,7 +41,9 @@ class DeviceKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """The options of ``to_device`` and of the services' ``device=``; docs/devices.md says when to use which.
+    """``device=DeviceOptions("cuda", device_prefetch=4)`` of loaders and services: a device, and how batches get there.
+
+    ``to_device`` takes the same options; docs/devices.md says when to use which.
 
     ``device_prefetch`` batches are on the device or on their way, besides the consumer's; ``host_prefetch`` more wait
     for that on the host. ``..._bytes`` bound the same queues by size. ``transfer_threads`` batches are moved at a time.
@@ -55,6 +57,7 @@ class DeviceOptions:
     Raises: TypeError or ValueError, naming the option.
     """
 
+    device: Any = field(kw_only=False)
     device_prefetch: int = 2
     host_prefetch: int = 0
     device_prefetch_bytes: int | None = None
@@ -71,12 +74,28 @@ class DeviceOptions:
     pad_to: PadTo | None = None
 
     @classmethod
-    def of(cls, form: str, device_prefetch: int, keywords: DeviceKeywords) -> Self:
+    def of(cls, form: str, device: Any, device_prefetch: int, keywords: DeviceKeywords) -> Self:
         """The options of ``form``. Raises: TypeError, as Python would of ``form`` itself, for a name that is none."""
         unknown = sorted(keywords.keys() - DeviceKeywords.__annotations__.keys())
         if unknown:
             raise TypeError(f"{form}() got an unexpected keyword argument {unknown[0]!r}")
-        return cls(device_prefetch=device_prefetch, **keywords)
+        return cls(device, device_prefetch=device_prefetch, **keywords)
+
+    @classmethod
+    def given(cls, device: Any) -> DeviceOptions | None:
+        """The options that an argument ``device`` stands for; None: no stage. Raises: ValueError for nothing ahead."""
+        if device is None:
+            return None
+        options = device if isinstance(device, DeviceOptions) else cls(device)
+        if not options.device_prefetch:
+            raise ValueError(
+                "device_prefetch must be at least 1 here: to_device(prefetch=0) moves batches without a thread"
+            )
+        return options
+
+    def changed(self) -> list[str]:
+        """The names of the options that are not as they are by default."""
+        return [option.name for option in fields(self)[1:] if getattr(self, option.name) != option.default]
 
     def __post_init__(self) -> None:
         for name, least in (("device_prefetch", 0), ("host_prefetch", 0), ("transfer_threads", 1)):
@@ -97,7 +116,7 @@ class DeviceOptions:
     def _check_combinations(self) -> None:
         if self.device_prefetch == 0 and self.limits != ONE_QUEUE:
             raise ValueError(
-                "with 0 batches ahead on the device, each is moved when it is asked for, without a thread: "
+                "with device_prefetch=0 each batch is moved when it is asked for, without a thread: "
                 "host_prefetch, transfer_threads and the bytes have no meaning then. Let at least 1 be ahead"
             )
         if self.host_prefetch_bytes is not None and not self.host_prefetch:

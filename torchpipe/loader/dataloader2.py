@@ -24,7 +24,7 @@ from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
-from torchpipe.loader.looks import Looks, measures, watched
+from torchpipe.loader.looks import Looks, watched
 from torchpipe.loader.observing import LoaderFigures
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
@@ -34,6 +34,7 @@ from torchpipe.node.traits import Division, division, is_node, node_name, walk
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed
 from torchpipe.rings import from_ring
+from torchpipe.stats.tracing import measures_by_default
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 
@@ -48,8 +49,8 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
     (one draw, so ``torch.manual_seed`` fixes the run), later ones draw nothing; every epoch differs all the same.
     ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs; a map-style node is read in the
     order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; a service
-    belongs to one loader. With ``measure``, :meth:`stats` has figures of each node (docs/seeing.md);
-    ``TORCHPIPE_MEASURE=1`` sets it where it is left out.
+    belongs to one loader. With ``loader.measuring = True``, :meth:`stats` has figures of each node
+    (docs/seeing.md); ``TORCHPIPE_MEASURE=1`` sets it for all loaders.
 
     State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
     plain values with a fixed set of keys. Use one loader from one thread and one process; :meth:`state_dict` and
@@ -63,8 +64,6 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
         datapipe: TorchIterDataPipe[T_co] | TorchMapDataPipe[T_co],
         datapipe_adapter_fn: Adapter | Iterable[Adapter] | None = None,
         reading_service: ReadingServiceInterface | None = None,
-        *,
-        measure: bool | None = None,
         **unknown: Never,
     ) -> None:
         for name in unknown:
@@ -91,7 +90,7 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
             taken.let_go()
             raise
         self._run = Run(graph, service)
-        self.measuring = measures(measure)
+        self.measuring = measures_by_default()
         self._run.common = self._check_shards()
         self._epochs: Epochs[LoaderState] = Epochs()
         self._pass: Pass | None = None  # of the last iter(), until it is closed

@@ -14,9 +14,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from torchpipe.loader.observing import HasFigures
 from torchpipe.rings import from_ring, is_installed
-from torchpipe.stats.tracing import measures_by_default
 
-__all__ = ["AskedSteps", "GraphFormat", "Looks", "measures", "watched"]
+__all__ = ["AskedSteps", "GraphFormat", "Looks", "watched"]
 
 T = TypeVar("T")
 
@@ -79,8 +78,8 @@ class Looks(HasFigures):
         """Write a page with all that is known of the live epoch, or the last one: returns its path.
 
         The advice, the graph with its processes, time by node, queues, the epoch over time with restarts and stalls,
-        tables, predictions. One HTML file that refers to nothing elsewhere, in the reader's theme. ``measure=True``
-        gives it figures of nodes.
+        tables, predictions. One HTML file that refers to nothing elsewhere, in the reader's theme.
+        ``loader.measuring = True`` gives it figures of nodes.
 
         Raises: OSError, naming the path, if it cannot be written; then there is no file, or the one that was there.
         """
@@ -115,7 +114,7 @@ class Looks(HasFigures):
 
         Raises: TypeError or ValueError for steps that are no counts; LookupError for a field that is not there;
         TypeError for an iterable dataset, and for a sampler that cannot be copied; StateError for one with a state of
-        its own within another one (``last_batch="rollover"``), for steps before the position where a sampler's own
+        its own within another one (``drop_last="rollover"``), for steps before the position where a sampler's own
         state says where it is, or where it gives other batches now than in the run that saved the state.
         """
         return from_ring("torchpipe.observe.steps.asking:rows_of")(self, steps, keep, epoch)
@@ -132,11 +131,6 @@ class Looks(HasFigures):
         ``state_dict``).
         """
         return from_ring("torchpipe.observe.steps.asking:item_at")(self, step, epoch)
-
-
-def measures(measure: bool | None) -> bool:
-    """A loader's argument; None: as the environment says."""
-    return measures_by_default() if measure is None else measure
 
 
 def watched(loader: Any, iterator: T) -> T:

@@ -237,7 +237,7 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
             "merge",
             f"Batches are handed out in order, and some take far longer than others: {busiest.name} is busy {busy}",
             None,
-            "Look for samples that take long (measure=True gives their p99), let workers run further ahead "
+            "Look for samples that take long (loader.measuring = True gives their p99), let workers run further ahead "
             "(prefetch_factor=), or, where the order does not matter, in_order=False.",
         )
     shards = ", ".join(map(str, busiest.shards))
@@ -311,7 +311,7 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
             f"{'it' if died == 1 else 'them'} takes time too.",
             "Find out why first: events, and the logger torchpipe, have the causes.",
         )
-    unmeasured = "" if found.node is not None else " measure=True names the node."
+    unmeasured = "" if found.node is not None else " loader.measuring = True names the node."
     where = "worker_method='thread'" if stats.method == "thread" else "num_workers"
     if keeps_up is not None and keeps_up > stats.workers:
         many = f"{keeps_up} worker{'s' if keeps_up > 1 else ''}"

@@ -89,8 +89,8 @@ def _graph_of(graph: Any) -> Any:
         return graph.datapipe
     if isinstance(graph, TorchDataLoader):
         raise TypeError(
-            f"profile takes a graph apart, and a {type(graph).__name__} has none: with measure=True, its stats() say "
-            "what each step takes"
+            f"profile takes a graph apart, and a {type(graph).__name__} has none: with loader.measuring = True, its "
+            "stats() say what each step takes"
         )
     if not is_node(graph):
         raise TypeError(f"profile needs a datapipe or a DataLoader2, got {graph!r}: {way_out(graph)}")
@@ -119,7 +119,8 @@ class _Run:
         """Epoch after epoch, until the time is over and two items have come; or one epoch, if that has fewer."""
         run = cls()
         try:
-            with DataLoader2(node, reading_service=_AsWorkersDo(), measure=measure) as loader:
+            with DataLoader2(node, reading_service=_AsWorkersDo()) as loader:
+                loader.measuring = measure
                 loader.seed(seed)
                 began = first = time.perf_counter()
                 cpu_s, items = time.process_time(), 0

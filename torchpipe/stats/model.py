@@ -225,7 +225,7 @@ class CostStats:
 
 @dataclass(frozen=True, kw_only=True)
 class BalanceStats:
-    """The plan of ``DataLoader(balance=...)`` in this epoch since ``iter()``: as far as batches were dealt.
+    """The plan of ``Ranks(balance=...)`` in this epoch since ``iter()``: as far as batches were dealt.
 
     ``slowest_without`` and ``slowest`` are predictions from costs alone: the cost of the slowest rank of each step,
     over the mean of the ranks, in the order without a plan and with it. 1.0 is even.

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import Context, DataLoader2, IterDataPipe, NodeIterator
+from torchpipe import DataLoader2, IterDataPipe, NodeIterator
 from torchpipe.errors import GraphError, StateError
 from torchpipe.formats.storage.streams import wrap_stream
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.context import Context
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.measured import measured
 from torchpipe import DataLoader2, IterDataPipe, NodeIterator, iterate
 from torchpipe.errors import GraphError
 from torchpipe.execution.reading_service import InProcessReadingService
@@ -217,5 +218,5 @@ def test_items_of_another_size_are_counted_and_told_once(name: str, caplog: pyte
         again.load_state_dict(one.state_dict())
         assert list(again) == items[done:]
         assert again.state_dict()["dropped"] == 4
-    loader = DataLoader2(SIZED[name](IterableWrapper([[1] * 9, [1]])), measure=True)
+    loader = measured(DataLoader2(SIZED[name](IterableWrapper([[1] * 9, [1]]))))
     assert len(list(loader)) == 1

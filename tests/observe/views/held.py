@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reading_services import MultiProcessingReadingService
+from tests.measured import measured
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 
@@ -34,7 +35,7 @@ def held_loader(folder: Path) -> DataLoader2[int]:
     """Over 120 numbers, by two workers."""
     graph = IterableWrapper(range(ITEMS)).sharding_filter().map(Held(folder / "flag"))
     service = MultiProcessingReadingService(num_workers=2)
-    return DataLoader2(graph, reading_service=service, measure=True)
+    return measured(DataLoader2(graph, reading_service=service))
 
 
 def run_with_a_death(loader: DataLoader2[Any], folder: Path) -> None:

@@ -34,7 +34,8 @@ if name == "sequential":
     service = SequentialReadingService(service)
 graph = IterableWrapper(range(41)).sharding_filter().map(bad_at_5).on_error("skip")
 told = []
-with DataLoader2(graph, reading_service=service, measure=True) as loader:
+with DataLoader2(graph, reading_service=service) as loader:
+    loader.measuring = True
     told.append(stats_to_dict(loader.stats()))
     with loader.watch(every_s=0.05) as watch:
         for epoch in range(2):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.measured import measured
 from tests.observe.views.figures import BUSY
 from tests.observe.views.held import held_loader, run_with_a_death
 from torchpipe import DataLoader
@@ -93,7 +94,7 @@ def test_a_loader_reports_of_a_run_with_a_death_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["here", "threads"])
 def test_a_torch_style_loader_reports_too(more: dict[str, object], tmp_path: Path) -> None:
-    loader = DataLoader(range(12), batch_size=3, measure=True, **more)  # type: ignore[arg-type]
+    loader = measured(DataLoader(range(12), batch_size=3, **more))  # type: ignore[arg-type]
     for _ in loader:
         pass
     said = " ".join(Page(loader.report(tmp_path / "r.html").read_text()).texts)

@@ -417,7 +417,7 @@ class Samplers:
         rolls = isinstance(sampler, RolloverBatchSampler)
         if rolls != ("carried" in state):
             saved, here = ("other" if rolls else "'rollover'"), ("'rollover'" if rolls else "other")
-            raise StateMismatchError(f"last_batch: the state was saved with {saved}, this loader has {here}")
+            raise StateMismatchError(f"drop_last: the state was saved with {saved}, this loader has {here}")
         if not rolls:
             return
         carried = state["carried"]

@@ -24,7 +24,7 @@ Cost: TypeAlias = "Callable[[int], int] | Any"
 
 
 class Balance:
-    """For ``DataLoader(..., distributed=True, balance=Balance(cost))``: samples change places within ``window`` steps,
+    """For ``DataLoader(..., distributed=Ranks(balance=Balance(cost)))``: samples change places within ``window`` steps,
     so that the ranks of a step are equally busy.
 
     ``cost``: of each sample, a whole number, not negative, known before it is read: an array, tensor, list or column

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.data import DistributedSampler, IterableDataset
@@ -33,50 +34,67 @@ if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
     from torchpipe.data.position import Position
 
-__all__ = ["RankedSampler", "Uneven", "begin_ranked", "check_ranked", "order_at", "ranked_sampler"]
-
-Uneven: TypeAlias = Literal["drop", "pad", "raise"]
+__all__ = ["RankedSampler", "Ranks", "begin_ranked", "check_ranked", "order_at", "ranked_sampler"]
 
 _ORDER, _BATCHES = 0, 1  # what seeds are derived for
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """``DataLoader(..., distributed=Ranks(...))``: the ranks that divide the batches, and how they end together.
+
+    Args:
+        group: True: all ranks of the initialized process group; ``mesh["dp"]`` (a ``DeviceMesh`` of one dimension) or a
+            ``ProcessGroup``: those.
+        uneven: when the batches do not fill the last step. ``"drop"``: it is left out. ``"pad"``: ranks without one
+            have their batch of the step before again. ``"raise"``: RankError when the epoch begins.
+        balance: a :class:`Balance`: by the costs of samples, which are known before reading, make the ranks of each
+            step equally busy.
+
+    Raises: TypeError or ValueError, naming the argument.
+    """
+
+    group: bool | Among = True
+    _: KW_ONLY
+    uneven: Literal["drop", "pad", "raise"] = "drop"
+    balance: Balance | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("uneven", self.uneven, ("drop", "pad", "raise"))
+        if self.balance is not None and not isinstance(self.balance, Balance):
+            raise TypeError(
+                f"balance={self.balance!r:.80} must be a torchpipe.data.Balance: Ranks(balance=Balance(lengths))"
+            )
 
 
 def ranked_sampler(
     dataset: Any,
     *,
-    distributed: bool | Among,
-    uneven: Uneven,
+    distributed: bool | Among | Ranks,
     batch_size: int | None,
     shuffle: bool | None,
     sampler: Any,
     batch_sampler: Any,
-    drop_last: bool,
+    drop_last: bool | Literal["rollover"],
     generator: torch.Generator | None,
     in_order: bool,
     worker_seeding: str,
-    last_batch: str | None,
-    balance: Balance | None = None,
 ) -> RankedSampler | None:
     """The sampler of a loader with these arguments, if it divides by itself.
 
     Raises: ValueError for what contradicts, TypeError for ``distributed`` that names no ranks, RuntimeError without an
     initialized process group.
     """
-    check_choice("uneven", uneven, ("drop", "pad", "raise"))
-    if balance is not None and not isinstance(balance, Balance):
-        raise TypeError(f"balance={balance!r:.80} must be a torchpipe.Balance: balance=Balance(lengths)")
     if distributed is False:
-        if balance is not None:
-            raise ValueError("balance= makes ranks equally busy, and nothing divides here: give distributed=True")
-        if uneven != "drop":
-            raise ValueError(f"uneven={uneven!r} says how ranks end, and nothing divides here: give distributed=True")
         return None
+    ranks = distributed if isinstance(distributed, Ranks) else Ranks(distributed)
     if isinstance(sampler, RankedSampler):  # of a loader that is made again from its attributes
-        if distributed is not True and data_ranks(distributed, "distributed=") != sampler.ranks:
+        if ranks.group is not True and data_ranks(ranks.group, "distributed=") != sampler.ranks:
             raise ValueError(
                 f"the sampler divides among {sampler.num_replicas} ranks, and distributed= names other ones: leave "
                 "sampler out"
             )
-        if balance not in (None, sampler.balance):
+        if ranks.balance not in (None, sampler.balance):
             raise ValueError("the sampler balances, or does not, and balance= says otherwise: leave sampler out")
         return sampler
     if sampler is not None or batch_sampler is not None:
@@ -93,20 +111,20 @@ def ranked_sampler(
     refused = {
         "in_order=False is refused: it is none": in_order is False,
         "worker_seeding='torch' is refused: its workers have states": worker_seeding == "torch",
-        "last_batch='rollover' is refused: what is left over is a rank's own": last_batch == "rollover",
+        "drop_last='rollover' is refused: what is left over is a rank's own": drop_last == "rollover",
         "a dataset with a state_dict of its own is refused: that is a rank's own": is_stateful(dataset),
     }
     for text in (text for text, found in refused.items() if found):
         raise ValueError("with distributed=True the position is one count for all ranks, and so " + text)
     return RankedSampler(
         dataset,
-        data_ranks(distributed, "distributed="),
+        data_ranks(ranks.group, "distributed="),
         batch_size or 1,
         bool(shuffle),
-        drop_last or last_batch == "discard",
-        uneven,
+        bool(drop_last),
+        ranks.uneven,
         generator,
-        balance,
+        ranks.balance,
     )
 
 

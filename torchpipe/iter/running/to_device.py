@@ -58,8 +58,8 @@ class ToDevice(IterDataPipe[T_co]):
         self.source = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
-        self.options = DeviceOptions.of("to_device", self.prefetch_count, options)
-        resolve(device, self.options)  # complain now, where the mistake is
+        self.options = DeviceOptions.of("to_device", device, self.prefetch_count, options)
+        resolve(self.options)  # complain now, where the mistake is
 
     @classmethod
     def with_options(cls, source_datapipe: IterDataPipe[Any], device: Backend, options: DeviceOptions) -> ToDevice[Any]:
@@ -76,7 +76,7 @@ class ToDevice(IterDataPipe[T_co]):
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         if self.prefetch_count and not context.host.threads and self not in _warned:
             self._tell_of_no_thread()
-        backend = self.device if isinstance(self.device, Backend) else resolve(self.device, self.options)
+        backend = self.device if isinstance(self.device, Backend) else resolve(self.options)
         stage = stage_for(backend, self.options, node_name(self))
         return RunAheadIterator(self, context, self.source, stage)
 
