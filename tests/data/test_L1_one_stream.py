@@ -69,7 +69,7 @@ def test_L1_of_what_follows_an_epoch_that_was_given_up(give_up_at: int) -> None:
         generator = torch.Generator().manual_seed(1)
         found: list[object] = []
         with DataLoader(
-            Augmented(31), 4, shuffle=True, generator=generator, num_workers=workers, drop_last="rollover"
+            Augmented(31), 4, shuffle=True, generator=generator, num_workers=workers, last_batch="rollover"
         ) as loader:
             for most in (None, give_up_at, None, None):
                 found.append(len(loader))

@@ -53,7 +53,7 @@ def seeded_loader(name: str) -> Maker:
         elif name == "iterable":
             data = Lines(LENGTH)
         elif name.startswith("rollover"):
-            found |= {"drop_last": "rollover"}
+            found |= {"last_batch": "rollover"}
             found |= {"sampler": StatefulSampler(LENGTH)} if "stateful" in name else {"shuffle": True}
         else:
             found = sampler_options(name)
@@ -272,7 +272,7 @@ def test_L2_the_epoch_is_the_one_that_iter_gives() -> None:
 
 
 def test_L2_rollover_carries_what_is_left_and_says_how_long_the_epoch_is() -> None:
-    with DataLoader(Augmented(10), 4, drop_last="rollover", collate_fn=indices_of) as loader:
+    with DataLoader(Augmented(10), 4, last_batch="rollover", collate_fn=indices_of) as loader:
         lengths = []
         found = []
         for _ in range(4):
@@ -283,7 +283,7 @@ def test_L2_rollover_carries_what_is_left_and_says_how_long_the_epoch_is() -> No
         steps = [next(iterator) for iterator in [iter(loader)] for _ in range(len(loader))]
         assert [*steps, *loader] == [*found[0], *found[1]]  # a loop that counts its steps loses nothing
         state = loader.state_dict()
-    with DataLoader(Augmented(10), 5, drop_last="rollover") as other, pytest.raises(ValueError, match="batch_size"):
+    with DataLoader(Augmented(10), 5, last_batch="rollover") as other, pytest.raises(ValueError, match="batch_size"):
         other.load_state_dict(state)
     with DataLoader(Augmented(10), 4) as other, pytest.raises(ValueError, match="rollover"):
         other.load_state_dict(state)

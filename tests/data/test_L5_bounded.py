@@ -28,7 +28,7 @@ def loader_of(name: str, **options: Any) -> DataLoader[Any]:
         "weighted": {"sampler": WeightedRandomSampler([1.0] * COUNT, COUNT, generator=generator)},
         "distributed": {"sampler": DistributedSampler(data, num_replicas=1, rank=0)},
         "batch sampler": {"batch_sampler": BatchSampler(RandomSampler(data), 2, drop_last=False)},
-        "rollover": {"shuffle": True, "drop_last": "rollover", "generator": generator},
+        "rollover": {"shuffle": True, "last_batch": "rollover", "generator": generator},
         "any": {"sampler": LazySampler(COUNT, COUNT)},
     }
     return DataLoader(data, **({} if name == "batch sampler" else {"batch_size": 2}), **made[name], **options)

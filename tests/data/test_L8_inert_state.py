@@ -40,7 +40,7 @@ LOADERS: dict[str, Callable[[], DataLoader[Any]]] = {
     "any sampler": lambda: DataLoader(Augmented(LENGTH), 3, sampler=EagerSampler(LENGTH, 20, "torch random numpy")),
     "stateful sampler": lambda: DataLoader(Augmented(LENGTH), 3, sampler=StatefulSampler(LENGTH)),
     "stateful dataset": lambda: DataLoader(StatefulNumbers(LENGTH), 3),
-    "rollover": lambda: DataLoader(Augmented(LENGTH), 4, shuffle=True, generator=_generator(), drop_last="rollover"),
+    "rollover": lambda: DataLoader(Augmented(LENGTH), 4, shuffle=True, generator=_generator(), last_batch="rollover"),
     "distributed": lambda: DataLoader(
         Augmented(LENGTH), 3, sampler=torch.utils.data.DistributedSampler(Augmented(LENGTH), num_replicas=2, rank=0)
     ),
@@ -168,7 +168,7 @@ def test_L8_hostile_values_in_what_workers_have_of_a_state() -> None:
     loaders: tuple[DataLoader[Any], ...] = (
         DataLoader(StatefulNumbers(LENGTH), 3, **options),
         DataLoader(Lines(LENGTH), 3, **options),
-        DataLoader(Augmented(LENGTH), 4, shuffle=True, drop_last="rollover", **options),
+        DataLoader(Augmented(LENGTH), 4, shuffle=True, last_batch="rollover", **options),
     )
     for loader in loaders:
         with loader:

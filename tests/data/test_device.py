@@ -40,7 +40,7 @@ def test_resume_is_at_what_was_handed_out(device: str, kind: str) -> None:
             return make(Lines(20), **options)
         if kind == "stateful sampler":
             return make(Augmented(20), sampler=StatefulSampler(20), **options)
-        return make(Augmented(20), shuffle=True, drop_last="rollover" if kind == "rollover" else False, **options)
+        return make(Augmented(20), shuffle=True, last_batch="rollover" if kind == "rollover" else None, **options)
 
     with loader_of() as plain:
         expected = [exact(batch) for _ in range(2) for batch in plain]

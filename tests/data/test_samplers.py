@@ -242,11 +242,11 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "subset": lambda: {"sampler": SubsetRandomSampler(range(LENGTH))},
     "weighted": lambda: {"sampler": WeightedRandomSampler([1.0, 2.0] * 4, LENGTH)},
-    "rollover": lambda: {"shuffle": True, "drop_last": "rollover", "batch_size": 3},
+    "rollover": lambda: {"shuffle": True, "last_batch": "rollover", "batch_size": 3},
     "rollover, generator": lambda: {
-        "shuffle": True, "drop_last": "rollover", "batch_size": 3, "generator": _generator()
+        "shuffle": True, "last_batch": "rollover", "batch_size": 3, "generator": _generator()
     },
-    "rollover, own": lambda: {"sampler": InPlace(), "drop_last": "rollover", "batch_size": 3},
+    "rollover, own": lambda: {"sampler": InPlace(), "last_batch": "rollover", "batch_size": 3},
     "own state": lambda: {"sampler": Own()},
     "own state, in batches": lambda: {"batch_sampler": BatchSampler(Own(), 3, drop_last=True)},
     "wrapping state": lambda: {"sampler": Wrapping()},

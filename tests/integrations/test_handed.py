@@ -65,7 +65,7 @@ LOADERS = {
     "generator": lambda: DataLoader(Numbers(), 4, shuffle=True, generator=torch.Generator().manual_seed(2)),
     "told": lambda: DataLoader(Numbers(), 4, sampler=ByEpoch()),
     "counting": lambda: DataLoader(Numbers(), 4, sampler=ByCount()),
-    "rollover": lambda: DataLoader(Numbers(), 4, shuffle=True, drop_last="rollover"),
+    "rollover": lambda: DataLoader(Numbers(), 4, shuffle=True, last_batch="rollover"),
     "graph": _graph,
 }
 

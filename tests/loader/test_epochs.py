@@ -258,7 +258,7 @@ HERE: dict[str, tuple[Callable[[], Any], list[Callable[[], System]]]] = {
         [partial(graph_system, Graph, wrong_length, in_process)],
     ),
     "DataLoader": (Orders, [map_system]),
-    "rollover": (partial(Orders, rolls=True), [partial(map_system, drop_last="rollover")]),
+    "rollover": (partial(Orders, rolls=True), [partial(map_system, last_batch="rollover")]),
     "device": (Orders, [partial(map_system, device="cpu")]),
     "iterable": (lambda: Same(1), [iterable_system]),
 }
@@ -284,7 +284,7 @@ ELSEWHERE: dict[str, tuple[Callable[[], Any], list[Callable[[], System]]]] = {
     "iterable in workers": (lambda: Same(2), [partial(iterable_system, num_workers=2, **FORK)]),
     "device, rollover, workers": (
         partial(Orders, rolls=True),
-        [partial(map_system, num_workers=2, device="cpu", drop_last="rollover", **FORK)],
+        [partial(map_system, num_workers=2, device="cpu", last_batch="rollover", **FORK)],
     ),
 }
 

@@ -441,7 +441,7 @@ def loader_options(row: Row, way: str | None) -> dict[str, Any]:
         options["batch_size"] = None if size == "none" else int(size)
         options["drop_last"] = "drop_last" in row["batch"]
         if "rollover" in row["batch"]:
-            options["drop_last"] = "rollover"
+            options["last_batch"] = "rollover"
     if row["generator"] == "yes":
         options["generator"] = torch.Generator().manual_seed(7)
     if row["collate"] == "own":

@@ -38,7 +38,7 @@ from torchpipe.data.order.between_epochs import (
     restore,
     take_back,
 )
-from torchpipe.data.order.rollover import DropLast, with_rollover
+from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back, ranks_of_sampler
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import (
@@ -94,7 +94,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
     fix the same order. Further arguments:
 
     Args:
-        drop_last: torch's, or Gluon's ``"rollover"``: what is left goes into the next epoch.
         timeout: seconds that a batch is waited for before it is a RuntimeError (0: no limit). The time begins anew with
             each sample or batch that a worker process makes again on the way to where a state was saved.
         worker_seeding: ``"batch"`` seeds ``random``, numpy and torch for each batch, from the epoch's seed and the
@@ -104,6 +103,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             ``reading_services.RayWorkers``: Ray actors, on any node of a cluster.
         on_worker_death: ``"restart"`` replaces a worker that dies, and gives a batch up at which three have died; a
             ``reading_services.Restart`` has other limits; ``"raise"``: RuntimeError in torch's words.
+        last_batch: Gluon's: ``"keep"``, ``"discard"``, or ``"rollover"``: what is left goes into the next epoch.
         fetch: who makes a batch of a map-style dataset. ``"batches"``: one worker. ``"samples"``: each sample, or a few
             quick ones, whichever worker is idle, and one of them puts them together: a slow sample holds up nobody
             else. Batches, order and states are the same; ``random``, numpy and torch are seeded for each sample then.
@@ -136,7 +136,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
-        drop_last: DropLast = False,
+        drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: WorkerInitFn | None = None,
         multiprocessing_context: Any = None,
@@ -149,6 +149,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         worker_seeding: Seeding = "batch",
         worker_method: Literal["multiprocessing", "thread", "ray"] | WorkerMethod = "multiprocessing",
         on_worker_death: OnDeath = "restart",
+        last_batch: LastBatch | None = None,
         device: Any = None,
         distributed: bool | Among | Ranks = False,
         autotune: bool | Budget = False,
@@ -178,13 +179,14 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             generator=generator,
             in_order=in_order,
             worker_seeding=worker_seeding,
+            last_batch=last_batch,
         )
         if ranked is not None:
             sampler, shuffle = ranked, None
-        rolls = drop_last == "rollover"
-        drop_last, batch_sampler, batch_size = with_rollover(
-            drop_last, dataset, batch_size, shuffle, sampler, batch_sampler, generator
+        drop_last, batch_sampler, batch_size = with_last_batch(
+            last_batch, dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, generator
         )
+        rolls = last_batch == "rollover"
         super().__init__(
             dataset,
             batch_size,
@@ -210,6 +212,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method
         self.on_worker_death, self._deaths = on_worker_death, Restart.of(on_worker_death)
+        self.last_batch = last_batch
         self.device = device
         self.distributed = ranked is not None  # the sampler says among which ranks, and how they end
         self._ranks: RankGroup | None = None  # with whom epochs are begun

@@ -114,7 +114,7 @@ class Looks(HasFigures):
 
         Raises: TypeError or ValueError for steps that are no counts; LookupError for a field that is not there;
         TypeError for an iterable dataset, and for a sampler that cannot be copied; StateError for one with a state of
-        its own within another one (``drop_last="rollover"``), for steps before the position where a sampler's own
+        its own within another one (``last_batch="rollover"``), for steps before the position where a sampler's own
         state says where it is, or where it gives other batches now than in the run that saved the state.
         """
         return from_ring("torchpipe.observe.steps.asking:rows_of")(self, steps, keep, epoch)

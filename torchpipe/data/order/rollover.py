@@ -1,4 +1,4 @@
-"""``drop_last="rollover"``, as in Gluon: what fills no batch begins the next epoch. Runs in the user's process."""
+"""``last_batch``, as in Gluon: what becomes of samples that do not fill a batch. Runs in the user's process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch.utils.data import IterableDataset, RandomSampler, Sampler, Sequential
 
 from torchpipe.node.validate import check_count
 
-__all__ = ["DropLast", "RolloverBatchSampler", "RolloverPass", "with_rollover"]
+__all__ = ["LastBatch", "RolloverBatchSampler", "RolloverPass", "with_last_batch"]
 
-DropLast: TypeAlias = bool | Literal["rollover"]
+LastBatch: TypeAlias = Literal["keep", "discard", "rollover"]
 
 
 class RolloverBatchSampler(Sampler[list[Any]]):
@@ -69,24 +69,27 @@ class RolloverPass(Iterator[list[Any]]):
         self._owner.carried = list(self._left) if self._over and delivered == self._count else []
 
 
-def with_rollover(
-    drop_last: Any,
+def with_last_batch(
+    last_batch: LastBatch | None,
     dataset: Any,
     batch_size: int | None,
     shuffle: bool | None,
     sampler: Any,
     batch_sampler: Any,
+    drop_last: bool,
     generator: Any,
 ) -> tuple[bool, Any, int | None]:
     """(drop_last, batch_sampler, batch_size) for torch's constructor. Raises: ValueError for what contradicts."""
-    if drop_last != "rollover":
-        if isinstance(drop_last, str):
-            raise ValueError(f"drop_last must be True, False or 'rollover', got {drop_last!r}")
+    if last_batch is None:
         return drop_last, batch_sampler, batch_size
-    if batch_sampler is not None or batch_size is None:
-        raise ValueError("drop_last='rollover' is mutually exclusive with batch_sampler and batch_size=None")
+    if last_batch not in ("keep", "discard", "rollover"):
+        raise ValueError(f"last_batch must be 'keep', 'discard' or 'rollover', got {last_batch!r}")
+    if drop_last or batch_sampler is not None or batch_size is None:
+        raise ValueError("last_batch option is mutually exclusive with drop_last, batch_sampler and batch_size=None")
+    if last_batch != "rollover":
+        return last_batch == "discard", None, batch_size
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise ValueError("drop_last='rollover' is for map-style datasets: an iterable one has no sampler")
+        raise ValueError("last_batch='rollover' is for map-style datasets: an iterable one has no sampler")
     if sampler is not None and shuffle:
         raise ValueError("sampler option is mutually exclusive with shuffle")
     if sampler is None:

@@ -75,10 +75,11 @@ def ranked_sampler(
     shuffle: bool | None,
     sampler: Any,
     batch_sampler: Any,
-    drop_last: bool | Literal["rollover"],
+    drop_last: bool,
     generator: torch.Generator | None,
     in_order: bool,
     worker_seeding: str,
+    last_batch: str | None,
 ) -> RankedSampler | None:
     """The sampler of a loader with these arguments, if it divides by itself.
 
@@ -111,7 +112,7 @@ def ranked_sampler(
     refused = {
         "in_order=False is refused: it is none": in_order is False,
         "worker_seeding='torch' is refused: its workers have states": worker_seeding == "torch",
-        "drop_last='rollover' is refused: what is left over is a rank's own": drop_last == "rollover",
+        "last_batch='rollover' is refused: what is left over is a rank's own": last_batch == "rollover",
         "a dataset with a state_dict of its own is refused: that is a rank's own": is_stateful(dataset),
     }
     for text in (text for text, found in refused.items() if found):
@@ -121,7 +122,7 @@ def ranked_sampler(
         data_ranks(ranks.group, "distributed="),
         batch_size or 1,
         bool(shuffle),
-        bool(drop_last),
+        drop_last or last_batch == "discard",
         ranks.uneven,
         generator,
         ranks.balance,
