@@ -17,12 +17,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import default_collate
-from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 
 from examples.trainers.killed import BATCH_SIZE, DIGITS, EPOCHS, Digits, Run, demonstrate
 from torchpipe import DataLoader
 from torchpipe.integrations.torchtitan import ExactDataLoader
+
+try:
+    from torchtitan.components.checkpointer import CheckpointManager
+except ImportError:  # torchtitan 0.3
+    from torchtitan.components.checkpoint import CheckpointManager
 
 
 def as_titan_wants_them(samples: list[dict[str, Any]]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 from torchtitan.trainer import Trainer
 
@@ -32,8 +31,10 @@ from torchpipe.integrations.torchtitan import ExactDataLoader
 from torchpipe.iter import IterableWrapper
 
 try:
+    from torchtitan.components.checkpointer import CheckpointManager
     from torchtitan.components.data.loader import BaseDataLoader, DataloaderExhaustedError
 except ImportError:  # torchtitan 0.3
+    from torchtitan.components.checkpoint import CheckpointManager
     from torchtitan.components.dataloader import BaseDataLoader, DataloaderExhaustedError
 
 digits()

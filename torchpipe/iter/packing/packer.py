@@ -85,7 +85,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         source, ready, put_in = self.source.items(), self.ready, self.put_in
         while True:
             while ready or self.planned:
-                done = ready.popleft() if ready else filled(self._known_layout(), self.planned.popleft())
+                done = ready.popleft() if ready else filled(self._layout_so_far(), self.planned.popleft())
                 yield self._finished(done)
                 del done
             if self.rest is not None:
@@ -198,7 +198,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
 
     def _gather(self, segment: Segment) -> None:
         """Into the window, at whose end packs are planned. A copy: the user may use the memory of a sample again."""
-        length = self._known_layout().lengths[0]
+        length = self._layout_so_far().lengths[0]
         if segment.sizes[0] > length:
             self.rest, segment = segment.rest(length), segment.head(length)
         self.window.append(Segment(tuple(part.copy() for part in segment.parts), segment.sizes, segment.kept))
@@ -218,7 +218,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
             if place < len(rooms):
                 room, number = rooms.pop(place)
             else:
-                room, number = self._known_layout().lengths[0], len(packs)
+                room, number = self._layout_so_far().lengths[0], len(packs)
                 packs.append([])
             packs[number].append(index)
             if room > size and len(packs[number]) != self.node.max_sequences_per_bin:
@@ -226,9 +226,9 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         self.planned.extend([window[index] for index in pack] for pack in sorted(map(sorted, packs)))
 
     def _new_bin(self) -> Bin:
-        return Bin(self._known_layout())
+        return Bin(self._layout_so_far())
 
-    def _known_layout(self) -> Layout:
+    def _layout_so_far(self) -> Layout:
         assert self.layout is not None
         return self.layout
 
