@@ -204,7 +204,7 @@ def test_L7_what_uneven_parts_leave_out_is_told(two: Results) -> None:
             found = result[name]
             assert (found["epochs"], found["left"], found["told"]) == ([steps, steps], left, [])
     told = ranks[0]["files"]["told"][0]
-    for way_out in ("sharding_filter() behind the node that yields rows", 'uneven="pad"', '"raise"', "left_over"):
+    for way_out in ("sharding_filter() stands behind what yields rows", 'uneven="pad"', '"raise"', "left_over"):
         assert way_out in told
 
 
