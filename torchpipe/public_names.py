@@ -13,11 +13,13 @@ NAMES: dict[str, dict[str, str]] = {
         "RayReadingService": "reading_services.ray",
         "RayWorkers": "reading_services.ray",
         "SequentialReadingService": "reading_services.sequential",
+        "WorkerInfo": "torchpipe.execution.epoch",
         "Restart": "torchpipe.execution.limits",
         "PreparingReadingService": "torchpipe.execution.preparing",
         "InProcessReadingService": "torchpipe.execution.reading_service",
         "ReadingServiceInterface": "torchpipe.execution.reading_service",
         "ServiceStats": "torchpipe.execution.service_figures",
+        "SeedGenerator": "torchpipe.randomness.seeds",
     },
     "torchpipe": {
         "DataLoader": "torchpipe.data.loader",

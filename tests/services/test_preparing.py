@@ -12,12 +12,12 @@ from reading_services import (
     InProcessReadingService,
     MultiProcessingReadingService,
     ReadingServiceInterface,
+    SeedGenerator,
     SequentialReadingService,
 )
 from torchpipe import DataLoader2, IterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.iter import IterableWrapper
-from torchpipe.randomness.seeds import SeedGenerator
 
 
 def numbers(count: int = 12) -> IterDataPipe[int]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from reading_services import SeedGenerator
 from torchpipe import IterDataPipe
 from torchpipe.iter import IterableWrapper, Mapper, Zipper
-from torchpipe.randomness.seeds import SeedGenerator
 from torchpipe.torchdata.dataloader2.graph import (
     find_dps,
     list_dps,

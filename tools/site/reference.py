@@ -22,8 +22,10 @@ _FIRST = (
     "reading_services",
     "torchpipe.iter",
     "torchpipe.map",
+    "torchpipe.data",
     "torchpipe.errors",
     "torchpipe.state",
+    "torchpipe.state.shared_list",
     "torchpipe.stats",
     "torchpipe.export",
     "torchpipe.observe",
@@ -45,6 +47,7 @@ _FIRST = (
     "torchpipe.formats.tfrecord",
     "torchpipe.utils",
     "torchpipe.torchdata",
+    "torchpipe.torchdata.stateful_dataloader",
 )
 LEADING = ("DataLoader", "DataLoader2", "MultiProcessingReadingService", "RayReadingService")
 """What a page begins with; the rest follows by name."""
