@@ -73,9 +73,11 @@ class Death:
                 else "No item is known to be the cause: look for what kills processes (memory that runs out, limits, a "
                 "scheduler)"
             )
+            none = "" if max_restarts else ', as on_worker_death="raise" does'
             return (
-                f"{self}{where}: that is one death more than max_restarts={max_restarts} allows. {cause}, and resume "
-                "from the loader's state. Restart(max_restarts=None) replaces workers any number of times"
+                f"{self}{where}: that is one death more than max_restarts={max_restarts} allows{none}. {cause}, and "
+                "resume from the loader's state. With max_restarts=None, on_worker_death=Restart(...) replaces them "
+                "any number of times"
             )
         text = f"{self}{where}: it has died {decision.deaths} times here, so what it does here is the likely cause. "
         if self.end.timed_out:

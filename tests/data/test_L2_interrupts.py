@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import IterableDataset, Sampler
 
 from tests.data.datasets import Augmented, LazySampler, Lines, Numbers, StatefulNumbers, StatefulSampler, seeded
@@ -170,19 +171,21 @@ STRIKES: dict[int, type[BaseException]] = {}
 
 
 class Struck(Sampler[int]):
-    """Keeps what it has given in all, and is struck in the midst of one of these, once."""
+    """Keeps what it has given in all, draws for each, and is struck in the midst of one of these, once."""
 
     def __init__(self, length: int) -> None:
         self.length = length
+        self.random, self.torch = random.Random(1), torch.Generator().manual_seed(2)
         self.passes = self.given = 0
 
     def __iter__(self) -> Iterator[int]:
         self.passes += 1
         for number in range(self.length):
             self.given += 1
+            drawn = self.random.randrange(100) + int(torch.randint(100, (1,), generator=self.torch))
             if self.given in STRIKES:
                 raise STRIKES.pop(self.given)
-            yield (number + self.passes + self.given) % self.length
+            yield (number + self.passes + self.given + drawn) % self.length
 
     def __len__(self) -> int:
         return self.length

@@ -38,7 +38,7 @@ def lengths(count: int = LENGTH) -> Any:
 
 def loader(batch_size: int | None = 4, *, length: int = LENGTH, **options: Any) -> DataLoader[Any]:
     options = {"balance": Balance(lengths(length), 3), "generator": torch.Generator().manual_seed(7), **options}
-    ranks = Ranks(balance=options.pop("balance"))
+    ranks = Ranks(balance=options.pop("balance"), uneven=options.pop("uneven", "drop"))
     return DataLoader(Numbers(length), batch_size, shuffle=True, distributed=ranks, **options)
 
 
@@ -78,6 +78,15 @@ def steps_of(ranks: int, whole: int, state: Any = None, asked: Any = None, **opt
 
 def sets(steps: list[list[list[int]]]) -> list[list[int]]:
     return [sorted(itertools.chain(*step)) for step in steps]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_loader_that_is_made_again_from_its_attributes_ends_alike() -> None:
+    whole = loader(uneven="pad")
+    again = DataLoader(whole.dataset, whole.batch_size, shuffle=True, distributed=whole.distributed)
+    assert (again.sampler.uneven, again.sampler.balance) == ("pad", whole.sampler.balance)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="uneven='pad'"):
+        DataLoader(whole.dataset, sampler=whole.sampler, distributed=Ranks(uneven="raise"))
 
 
 @pytest.mark.usefixtures("alone")

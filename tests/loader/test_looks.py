@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
 from reading_services import MultiProcessingReadingService
 from tests.data.datasets import Augmented, Lines, Numbers, StatefulNumbers, StatefulSampler, seeded
@@ -179,3 +180,21 @@ def test_L7_going_back_behind_a_loaded_position_is_told_once(name: str, way: str
             loader.set_epoch(0)
             loader.set_epoch(0)
         assert ["begin at loader.epoch" in str(warning.message) for warning in told] == [True]
+
+
+def test_L1_a_peek_leaves_what_the_user_has_set() -> None:
+    class Scaled(IterableDataset[int]):
+        scale = passes = 0
+
+        def __iter__(self) -> Any:
+            self.passes += 1
+            return iter([self.scale + 10 * self.passes] * 4)
+
+    dataset = Scaled()
+    loader: Any = DataLoader(dataset, 2)
+    for scale in range(3):
+        dataset.scale = scale
+        peeked = loader.peek().tolist() if scale else [10, 10]
+        found = [batch.tolist() for batch in loader]
+        assert found == [[scale + 10 * (scale + 1)] * 2] * 2
+        assert peeked == found[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import sys
 from types import ModuleType
@@ -9,12 +10,23 @@ from typing import Any
 
 import pytest
 
+from torchpipe.state import script_classes
 from torchpipe.state.pickling import ImagePickler, cloud_dumps, dumps
 
 SCRIPT = """
+import collections
+import dataclasses
 import enum
 
 RATE = 0
+
+class Point(collections.namedtuple("Point", "x y")):
+    pass
+
+@dataclasses.dataclass
+class Record:
+    path: str
+    tags: list = dataclasses.field(default_factory=list)
 
 class Base:
     rate = 0
@@ -57,6 +69,7 @@ class Processes:
 
     def go_to(self, process: Any) -> None:
         self._monkeypatch.setitem(sys.modules, "__main__", process)
+        self._monkeypatch.setattr(script_classes, "_THIS", process.__name__.encode())
 
     def sent(self, value: Any, *, begins: bool = True) -> Any:
         """``value`` of the main process, as it is in the worker, where one goes on."""
@@ -131,3 +144,21 @@ def test_a_class_that_is_not_there_has_its_name_from_the_image_on(begins: bool, 
     late = processes.sent(main.Late(), begins=begins)
     assert late.seen() == 7
     assert getattr(worker, "Late", None) is (type(late) if begins else None)
+
+
+def test_a_class_with_a_base_of_its_own_name_and_one_with_fields(processes: Processes) -> None:
+    main, worker = processes.main, processes.worker
+    image = cloud_dumps((main.Point(1, 2), main.Record), ImagePickler)
+    processes.go_to(worker)
+    point, record = pickle.loads(image)
+    assert type(point) is worker.Point
+    assert record is worker.Record
+    assert all(field.default is dataclasses.MISSING for field in dataclasses.fields(record))
+
+
+def test_an_image_that_is_loaded_where_it_was_made_changes_nothing(processes: Processes) -> None:
+    main = processes.main
+    image = cloud_dumps(main.Config(), ImagePickler)
+    method, main.Config.rate = main.Config.seen, 7
+    assert type(pickle.loads(image)) is main.Config
+    assert (main.Config.seen, main.Config.rate) == (method, 7)

@@ -211,10 +211,12 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._start_method_named = isinstance(multiprocessing_context, str)  # torch keeps a context for the name
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method
-        self.on_worker_death, self._deaths = on_worker_death, Restart.of(on_worker_death)
+        Restart.of(on_worker_death)  # refuses what it cannot be
+        self.on_worker_death = on_worker_death
         self.last_batch = last_batch
         self.device = device
-        self.distributed = ranked is not None  # the sampler says among which ranks, and how they end
+        # The sampler says among which ranks; this, how they end in a loader that is made again from its attributes
+        self.distributed = ranked is not None and Ranks(uneven=ranked.uneven, balance=ranked.balance)
         self._ranks: RankGroup | None = None  # with whom epochs are begun
         if ranked is not None:
             ranked.attach(self)
@@ -395,7 +397,18 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         return iterator
 
     def _note_beginning(self) -> Callable[[], object]:
-        return partial(self._take_up, self._position_beside(), again=True)
+        go_back = partial(self._take_up, self._position_beside(), again=True)
+        kept = self._samplers.dataset
+        if kept is None:
+            return go_back
+        stands, closed = kept.now(), kept.closed  # with what the user has set since
+
+        def stand_again() -> None:
+            go_back()
+            put(kept, stands, compares=False)
+            kept.closed = closed
+
+        return stand_again
 
     @untraced
     def skip(self, steps: int) -> int:

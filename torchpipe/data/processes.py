@@ -18,7 +18,7 @@ from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.data.workers import WorkerEngine, WorkerMethod
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import WorkerDiedError
-from torchpipe.execution.limits import WorkerLimits
+from torchpipe.execution.limits import Restart, WorkerLimits
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_choice
@@ -106,7 +106,7 @@ def _limits(loader: DataLoader[Any], window: int) -> WorkerLimits:
     return WorkerLimits(
         window=window,
         window_bytes=_NO_LIMIT,
-        deaths=loader._deaths,
+        deaths=Restart.of(loader.on_worker_death),
         torch_wording=True,
     )
 

@@ -22,7 +22,7 @@ from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.execution.shard import assumed_at, behind
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import is_stateful, stored_count
+from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state import Cursor, encode
 from torchpipe.state.rotation import Rotation
@@ -111,9 +111,8 @@ def put_dataset(loader: DataLoader[Any], loaded: Position) -> None:
     put(kept, [], compares=False)  # the state says which data there are
     stream = (loaded.batches or {}).get("stream")
     begins = loader._carried.lanes if stream is None else Rotation.from_state(stream, shards).cursors
-    assumed = assumed_at(begins[0]) if begins and not workers else []
-    with suppress(StateError):  # of another dataset: iter() says so
-        for values in assumed:
+    with suppress(StateError), refusing_misfits("the dataset"):  # of another dataset: iter() says so
+        for values in assumed_at(begins[0]) if begins and not workers else []:
             put(kept, values)
             kept.closed = encode(values)
 

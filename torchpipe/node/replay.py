@@ -95,7 +95,7 @@ class ReplayIterator(NodeIterator[Any]):
 
     If the user's iterator, or the node itself, has ``state_dict``/``load_state_dict``, that state is used. Otherwise
     the pass is resumed by running it again from its start and dropping what was handed out, which a
-    :class:`~torchpipe.ReplayWarning` announces once, with the number of items.
+    :class:`~torchpipe.errors.ReplayWarning` announces once, with the number of items.
     """
 
     def __init__(self, node: DataPipe, context: Context) -> None:

@@ -6,6 +6,7 @@ Runs in every process.
 from __future__ import annotations
 
 import copyreg
+import dataclasses
 import io
 import operator
 import pickle
@@ -94,7 +95,13 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
     """
 
     dispatch_table = Reducers(
-        {**cloudpickle.Pickler.dispatch_table, io.TextIOWrapper: _refuse_file, memoryview: _reduce_view}
+        {
+            **cloudpickle.Pickler.dispatch_table,
+            io.TextIOWrapper: _refuse_file,
+            memoryview: _reduce_view,
+            type(dataclasses.MISSING): lambda _: "MISSING",  # of which a process has one, by its name
+            type(dataclasses.KW_ONLY): lambda _: "KW_ONLY",
+        }
     )
     begins: ClassVar[bool] = False  # True: a process begins with the pickle
 

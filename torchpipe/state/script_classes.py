@@ -28,11 +28,14 @@ Runs in every process.
 from __future__ import annotations
 
 import operator
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 __all__ = ["named"]
+
+_THIS = os.urandom(16)  # this process, and those that are forked from it: they have the classes
 
 
 def named(cls: type, reduced: tuple[Any, ...], *, begins: bool) -> tuple[Any, ...]:
@@ -43,10 +46,11 @@ def named(cls: type, reduced: tuple[Any, ...], *, begins: bool) -> tuple[Any, ..
     if getattr(cls, "__module__", None) != "__main__" or _in_main(cls.__qualname__) is not cls:
         return reduced
     make, arguments, content, _, _, fill = reduced
+    maker = _THIS if begins else b""
     wanted = (cls.__qualname__, _kind(cls), begins, make, arguments)
     outermost = _in_main(cls.__qualname__.partition(".")[0])  # one that stands in another is found in that alone
     more = (_alike(cls), outermost) if begins else ({}, None)
-    return _found, wanted, (begins, fill, content, *more), None, None, _filled
+    return _found, wanted, (maker, fill, content, *more), None, None, _filled
 
 
 def _alike(cls: type) -> dict[str, Any]:
@@ -63,7 +67,12 @@ def _in_main(name: str) -> Any:
 
 def _kind(value: Any) -> tuple[Any, ...]:
     """Equal for the class that the script makes here and the one that it makes elsewhere."""
-    return type(value), getattr(value, "__bases__", None), (*getattr(value, "__members__", ()),)
+    bases = [(base.__module__.replace("__mp_main__", "__main__"), base.__qualname__) for base in _bases(value)]
+    return type(value), tuple(bases), (*getattr(value, "__members__", ()),)
+
+
+def _bases(value: Any) -> tuple[type, ...]:
+    return value.__bases__ if isinstance(value, type) else ()
 
 
 def _found(name: str, kind: tuple[Any, ...], begins: bool, make: Callable[..., type], arguments: Any) -> type:
@@ -77,9 +86,9 @@ def _found(name: str, kind: tuple[Any, ...], begins: bool, make: Callable[..., t
     return made
 
 
-def _filled(cls: type, state: tuple[bool, Callable[[Any, Any], Any], Any, dict[str, Any], Any]) -> None:
-    begins, fill, content, alike, _ = state
-    if begins or _in_main(cls.__qualname__) is not cls:
+def _filled(cls: type, state: tuple[bytes, Callable[[Any, Any], Any], Any, dict[str, Any], Any]) -> None:
+    maker, fill, content, alike, _ = state
+    if maker not in (b"", _THIS) or _in_main(cls.__qualname__) is not cls:
         fill(filled := _Filled(cls), content)
         for name, value in alike.items():
             setattr(filled, name, value)

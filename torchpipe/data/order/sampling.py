@@ -285,7 +285,7 @@ class _Asked:
 
     ``batches`` that it gave, which may be more than were delivered, and their ``digest``. ``before``: while it is asked
     for another one, where the generators stood before that. ``torn``: an exception has struck it in the midst of one,
-    so that what it keeps is of no batch.
+    so that what it keeps, and draws, is of no batch.
     """
 
     batches: int = 0
@@ -465,7 +465,7 @@ class _Sampled(Order):
         except BaseException as error:
             if not isinstance(error, Exception) and (before := self._asked.before):
                 self._samplers.put_now(before)  # Ctrl-C: what was drawn was for a batch that nobody has
-            asked = replace(asked, torn=True)
+            asked = replace(asked, torn=True, before=self._asked.before)
             raise
         finally:
             self._asked = asked

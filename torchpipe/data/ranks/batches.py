@@ -97,6 +97,8 @@ def ranked_sampler(
             )
         if ranks.balance not in (None, sampler.balance):
             raise ValueError("the sampler balances, or does not, and balance= says otherwise: leave sampler out")
+        if isinstance(distributed, Ranks) and ranks.uneven != sampler.uneven:
+            raise ValueError(f"the sampler has uneven={sampler.uneven!r}, and Ranks says otherwise: leave sampler out")
         return sampler
     if sampler is not None or batch_sampler is not None:
         raise ValueError(
@@ -145,7 +147,7 @@ class RankedSampler(DistributedSampler[Any]):
         batch_size: int,
         shuffle: bool,
         drop_last: bool,
-        uneven: str,
+        uneven: Literal["drop", "pad", "raise"],
         generator: Any,
         balance: Balance | None,
     ) -> None:
