@@ -102,11 +102,11 @@ def first_difference(one: str, other: str) -> tuple[str, str]:
 def first_argument(one: str, other: str) -> str | None:
     """The name of the first argument that differs between two lines of one node; None if it is no argument."""
     found, others = _arguments(one), _arguments(other)
-    return next((name for name in found if found[name] != others.get(name)), None)
+    return next((name for name in found | others if found.get(name) != others.get(name)), None)
 
 
 def _arguments(line: str) -> dict[str, str]:
     """The arguments in the line of a node, by name."""
     named = [match for match in _NAMED.finditer(line) if opened_in(line[: match.start("name")]) == ["("]]
-    ends = [match.start() for match in named[1:]] + [len(line)]
-    return {match["name"]: line[match.end() : end] for match, end in zip(named, ends)}
+    ends = [match.start() for match in named[1:]] + [len(line.rpartition(" <- ")[0] or line) - 1]  # the bracket
+    return {match["name"]: line[match.end() : end].rstrip(", ") for match, end in zip(named, ends)}
