@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -34,6 +35,7 @@ from torchpipe.stats.sheet import STARTING
 __all__ = ["ProcessWorker"]
 
 _REAP_S = 1.0
+_DESCRIPTORS = 12  # that starting a process takes at most, for a moment
 _STARTUP_S = 120.0  # importing torch included
 _SERVER_GONE = 255  # what multiprocessing says of a process whose forkserver has died
 _OWN_SIGNALS = frozenset(
@@ -135,6 +137,7 @@ class ProcessWorker:
         )
         try:
             self.page.times.turn_to(STARTING)
+            _check_room(self.channel.socket.fileno())
             if method != "fork":
                 resource_tracker.ensure_running()  # it unblocks SIGINT in the end: not within the block below
             try:
@@ -278,3 +281,12 @@ def _how(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name} (signal {-code})"
     except ValueError:
         return f"was killed by signal {-code}"
+
+
+def _check_room(descriptor: int) -> None:
+    """Raises: OSError where a process may open too few descriptors more to start another one. multiprocessing, which
+    finds that behind its first pipe, leaves that open.
+    """
+    with ExitStack() as stack:
+        for _ in range(_DESCRIPTORS):
+            stack.callback(os.close, os.dup(descriptor))
