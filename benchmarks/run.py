@@ -117,7 +117,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
         others = [entry for entry in kept.get(key, ()) if entry["workload"] not in document["about"]]
         document[key] = others + document[key]
     for result in document["results"]:
-        result.pop("stderr", None)  # with paths of this machine; the terminal has it
+        result.pop("stderr", None)  # it has paths of this machine
     document["about"] = {**kept.get("about", {}), **document["about"]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**kept, **document}, indent=1) + "\n")
