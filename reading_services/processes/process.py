@@ -137,7 +137,7 @@ class ProcessWorker:
         )
         try:
             self.page.times.turn_to(STARTING)
-            _check_room(self.channel.socket.fileno())
+            _check_room()
             if method != "fork":
                 resource_tracker.ensure_running()  # it unblocks SIGINT in the end: not within the block below
             try:
@@ -283,10 +283,10 @@ def _how(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _check_room(descriptor: int) -> None:
+def _check_room() -> None:
     """Raises: OSError where a process may open too few descriptors more to start another one. multiprocessing, which
     finds that behind its first pipe, leaves that open.
     """
     with ExitStack() as stack:
-        for _ in range(_DESCRIPTORS):
-            stack.callback(os.close, os.dup(descriptor))
+        for _ in range(_DESCRIPTORS):  # files, since a file closes its descriptor wherever Ctrl-C strikes
+            stack.enter_context(open(os.devnull, "rb", buffering=0))
