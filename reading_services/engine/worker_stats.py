@@ -12,7 +12,7 @@ from torchpipe import errors
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.node_figures import Made
 from torchpipe.execution.service_figures import EventLog, ServiceFigures
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.stats import ProcessStats, QueueStats
 from torchpipe.stats.model import Section

@@ -46,7 +46,7 @@ from torchpipe.execution.node_figures import Made
 from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful
-from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.sheet import NodeSheet
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

@@ -13,8 +13,7 @@ from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.part import Part
 from torchpipe.execution.service_figures import ServiceFigures
-from torchpipe.graph.length import total_length
-from torchpipe.graph.plan import plan
+from torchpipe.graph.plan import plan, total_length
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe

@@ -12,13 +12,13 @@ from typing import Any
 from torchpipe.execution.dispatch import Dispatched
 from torchpipe.execution.node_figures import Made, with_figures
 from torchpipe.execution.shard import Shard
+from torchpipe.graph.draw import rows_of
 from torchpipe.graph.plan import Plan
-from torchpipe.graph.rows import rows_of
 from torchpipe.node.context import GraphIndex
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.stats import NodeStats
 from torchpipe.stats.model import Section
-from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.sheet import NodeSheet
 from torchpipe.stats.tracing import ThreadTracing, Tracing
 
 __all__ = ["Measuring"]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchpipe.stats.model import NodeStats
-from torchpipe.stats.node_sheet import BYTES, ERRORS, ITEMS, SELF_NS, SIZED, SKIPPED, Figures
+from torchpipe.stats.sheet import BYTES, ERRORS, ITEMS, SELF_NS, SIZED, SKIPPED, Figures
 
 __all__ = ["Made", "with_figures"]
 

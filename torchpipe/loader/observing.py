@@ -15,8 +15,7 @@ from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import LeftOver
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.execution.service_figures import ServiceFigures
-from torchpipe.machine.budget import available_cores
-from torchpipe.machine.memory import resident_bytes
+from torchpipe.machine import available_cores, resident_bytes
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
 from torchpipe.stats import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchpipe.errors import LargeStateWarning, StateError
 from torchpipe.graph import plan
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import DataPipe, inputs_of, node_name
 from torchpipe.state import Cursor, decode, encode
