@@ -100,7 +100,7 @@ print(*graph, "torchpipe.iter.items" in sys.modules, "torchpipe.iter.limiting" i
 print(torchpipe.device.tree.__name__, torchpipe.iter.items.__name__)
 """,
     )
-    assert said == ["False", "False", "False", *"0123", "True", "False", "torchpipe.device.tree", "torchpipe.iter.items"]
+    assert said == [*["False"] * 3, *"0123", "True", "False", "torchpipe.device.tree", "torchpipe.iter.items"]
 
 
 TAKEN = """

@@ -5,7 +5,7 @@ Runs in the feed thread.
 What has changed parts is copied, and its constructor does not run; what cannot be copied is refused by its path. A part
 that occurs several times is copied once.
 
-The parts of containers and other objects, and copies of these with other parts. One level; the functions for batches go down.
+The parts of containers and other objects, one level down, and copies of these with other parts.
 
 Looked into: lists, tuples, named tuples, deques, sets, mappings, arrays of objects, objects with ``get_tensors`` and
 ``from_tensors`` as torch_xla's ``DataWrapper``, and the attributes of all other objects, and of subclasses of
