@@ -22,9 +22,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from reading_services.actors.cluster import ActorRequest
-from reading_services.actors.dispatch_actor import DispatchActor
 from reading_services.actors.replies import Hello
-from reading_services.actors.shard_actor import CONTROL, ShardActor
+from reading_services.actors.shard_actor import CONTROL, DispatchActor, ShardActor
 from reading_services.actors.worker import ActorWorker
 from reading_services.engine.workers import (
     DISPATCHER,

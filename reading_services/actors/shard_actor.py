@@ -2,6 +2,10 @@
 
 What the driver asks of the working thread comes in the order in which it was asked. Work of a generation that is over
 is answered with nothing, at once.
+
+Dispatched items for the shards of an actor: asked for ahead, from the dispatcher's actor.
+
+The actor that runs the dispatched part of the graph once, and hands its items to the shards that ask for them.
 """
 
 from __future__ import annotations
@@ -10,24 +14,90 @@ import gc
 import os
 import pickle
 import socket
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import ray
 import torch
+from ray.exceptions import RayError, RayTaskError
 
-from reading_services.actors.progress import ActorProgress
-from reading_services.actors.replies import Begun, Hello, Packed, Produced, Status
-from reading_services.actors.supply import ActorSupply, Superseded
-from reading_services.engine.messages import Deal, StartEpoch
-from reading_services.hosting.entries import EntrySupply
+from reading_services.actors.replies import NOT_YET, ActorProgress, Begun, Hello, Packed, Portion, Produced, Status
+from reading_services.engine.messages import Deal, StartDispatch, StartEpoch
+from reading_services.hosting.dispatch import DispatchHost, EntrySupply, PrefetchingSupply, ShardQueue
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import dump_error
+from torchpipe.node.failures.remote_error import dump_error, load_error
 from torchpipe.randomness.global_random import own_random_states
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, SENDING, STARTING
 
-__all__ = ["CONTROL", "ActorBase", "ShardActor"]
+__all__ = ["CONTROL", "ActorBase", "ActorSupply", "DispatchActor", "ShardActor", "Superseded"]
+
+_ASK_AGAIN_S = 0.02  # where the dispatcher has yet to begin
+_LOOK_S = 0.2  # whether the items are still wanted
+
+
+class Superseded(BaseException):
+    """The items being produced are not wanted any more: no Exception, so that user code lets it pass."""
+
+
+class ActorSupply(PrefetchingSupply):
+    """The dispatched items of an actor's shards, in one generation, until ``superseded()``."""
+
+    def __init__(
+        self,
+        dispatcher: Any,
+        generation: int,
+        shards: list[int],
+        window: int,
+        superseded: Callable[[], bool],
+        waiting: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._dispatcher, self._generation = dispatcher, generation
+        self._superseded, self._waiting = superseded, waiting
+        self._cut_off = False
+        super().__init__(shards, window)
+        self._ask_for_all()
+
+    def check(self) -> None:
+        """Raises: Superseded if these items are not wanted any more, or cannot come."""
+        if self._cut_off or self._superseded():
+            raise Superseded
+
+    def _send(self, shard: int, items: int) -> Any:
+        return self._dispatcher.take.remote(self._generation, shard, items)
+
+    def _wait(self, queue: ShardQueue) -> None:
+        """Wait for the answer to what was asked. The driver says what happens where the dispatcher has ended."""
+        request = queue.request
+        with self._waiting():
+            while not ray.wait([request], timeout=_LOOK_S)[0]:
+                self.check()
+        queue.request = None
+        try:
+            answer = ray.get(request)
+        except RayTaskError:
+            raise
+        except RayError:  # the dispatcher has ended
+            answer = None
+        if answer == NOT_YET:
+            with self._waiting():
+                time.sleep(_ASK_AGAIN_S)
+            self.check()
+            return
+        if answer is None:  # it has another generation, or has ended
+            self._cut_off = True
+            self.check()
+        assert isinstance(answer, Portion)
+        error = None if answer.error is None else load_error(answer.error)
+        self._arrived(queue, answer.packed.open(), sum(answer.packed.sizes), over=answer.over, error=error)
+
+    def close(self) -> None:
+        """Let go of what was asked. Idempotent."""
+        self._shards.clear()
+
 
 _NOT_THERE = (
     "torchpipe: modules are imported by name where workers run, and it is not installed there. If it is of your "
@@ -206,3 +276,78 @@ class ShardActor(ActorBase):
             times=self._progress.times.read(),
             nodes=self._progress.figures() if over else (),
         )
+
+
+_ANNOUNCED = 1000  # items after a restart that may be the last one: what has ended it is most likely among them
+
+
+class DispatchActor(ActorBase):
+    """``begin``, then ``take`` for each shard that has room."""
+
+    _host: DispatchHost | None = None  # until it is loaded
+    _begun = 0  # this generation
+
+    def _take(self, graph: Any, policy: Any) -> None:
+        self._host = DispatchHost(graph, policy, self._progress, f"torchpipe: in {self._where()}")
+
+    def begin(self, epoch: StartDispatch) -> Begun | None:
+        """End the epoch before, and bring the source to its mark."""
+        if epoch.generation <= self._over:
+            return None
+        host, times = self._host, self._progress.times
+        assert host is not None
+        times.turn_to(STARTING)
+        times.count_cpu()
+        self._begun = epoch.generation
+        self._progress.announce_items(
+            _ANNOUNCED if epoch.isolate_items else max(0, epoch.isolate_before - epoch.mark.count)
+        )
+        host.begin(epoch)
+        self._progress.report(host.take_reports())
+        times.turn_to(AWAITING_CREDIT)
+        return Begun()
+
+    @ray.method(concurrency_group=CONTROL)
+    def supersede(self, generation: int) -> None:
+        super().supersede(generation)
+        if generation >= self._begun:
+            self._progress.announce_items(0)  # nobody listens any more
+
+    def take(self, generation: int, shard: int, items: int) -> Portion | str | None:
+        """Up to so many items for a shard, one at least; None if this generation is over."""
+        host, times = self._host, self._progress.times
+        if generation <= self._over:
+            return None
+        if host is None or host.epoch is None or host.epoch.generation < generation:
+            return NOT_YET
+        if host.epoch.generation > generation:
+            return None
+        times.turn_to(MAKING)
+        while not host.has(shard):
+            if generation <= self._over:
+                return None
+            times.count(host.produce())
+            self._progress.report(host.take_reports())
+        times.turn_to(SENDING)
+        portion = host.take(shard, items)
+        try:
+            packed = Packed.of(portion.entries)
+        except Exception as error:
+            host.keep_sendable(portion, shard, error)
+            packed = Packed.of(portion.entries)
+        times.send(sum(packed.sizes))
+        times.turn_to(AWAITING_CREDIT)
+        return Portion(
+            packed=packed, over=portion.over, error=None if portion.error is None else dump_error(portion.error)
+        )
+
+    def end(self, generation: int) -> None:
+        """Close the source of this generation."""
+        host = self._host
+        if host is not None and host.epoch is not None and host.epoch.generation == generation:
+            self._end()
+
+    def _end(self) -> None:
+        if self._host is not None:
+            self._host.end()
+        self._progress.times.turn_to(IDLE)

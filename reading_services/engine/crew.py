@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from reading_services.engine.deaths import Death
 from reading_services.engine.lanes import Lanes
 from reading_services.engine.messages import Backlog, Report, Skipped
-from reading_services.engine.recovery import SPENT, Plan, Recovery
+from reading_services.engine.recovery import SPENT, Death, Plan, Recovery
 from reading_services.engine.worker_stats import WorkerStats
 from reading_services.engine.workers import (
     DISPATCHER,

@@ -13,6 +13,11 @@ due.
     Lanes          how far each lane has come, who hosts it, how it begins
 
 Each of them knows those below it. None of them has a thread, a lock or a wait.
+
+Knows whether a call of the supervisor was cut short. Runs in the main process.
+
+Ctrl-C, or a signal handler that raises, may leave the supervisor between two halves of a message: nobody can say then
+what has been received and what was sent. Its workers are not used again.
 """
 
 from __future__ import annotations
@@ -28,7 +33,6 @@ from reading_services.engine.ledger import LaneEntries, ShardLedger
 from reading_services.engine.messages import Deal
 from reading_services.engine.policy import Policy
 from reading_services.engine.staffing import Staffing
-from reading_services.engine.unfinished_calls import UnfinishedCalls
 from reading_services.engine.workers import DISPATCHER, Arrival, Worker, WorkerCounters, WorkerPool
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.limits import WorkerLimits
@@ -37,7 +41,31 @@ from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.state import Cursor
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "UnfinishedCalls"]
+
+
+class UnfinishedCalls:
+    """``with calls: ...`` around each call, which does not call another one.
+
+    Any exception counts, this class's own instructions included: a handler's may be a TimeoutError as well as a
+    KeyboardInterrupt. What a call has to say when nothing is half done, it raises outside of the ``with``.
+    """
+
+    def __init__(self) -> None:
+        self._inside: set[int] = set()  # threads
+
+    @property
+    def broken(self) -> bool:
+        """True if a call was left in its midst, and while one goes on in another thread."""
+        return bool(self._inside)
+
+    def __enter__(self) -> None:
+        self._inside.add(threading.get_ident())
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._inside.discard(threading.get_ident())
+
 
 _CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
 _LOOK_S = 1.0  # a wait as long as this is begun anew: no wait notices a Ctrl-C that came in the instant before it

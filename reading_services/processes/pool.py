@@ -37,13 +37,12 @@ from reading_services.engine.workers import (
     WorkerPool,
 )
 from reading_services.processes import wire
-from reading_services.processes.arrivals import arrival_of
 from reading_services.processes.channel import ChannelClosed, Frame
 from reading_services.processes.dispatch_link import Listener
 from reading_services.processes.dispatcher import run_dispatcher
-from reading_services.processes.process import ProcessWorker
+from reading_services.processes.payloads import arrival_of
+from reading_services.processes.process import ProcessWorker, ask_to_stop, stop_all
 from reading_services.processes.status_page import Field
-from reading_services.processes.stopping import ask_to_stop, stop_all
 from reading_services.processes.worker import run_worker
 from torchpipe.ahead.at_exit import begin_exit, is_cut_off
 from torchpipe.errors import IteratorInvalidated

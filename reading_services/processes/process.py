@@ -2,10 +2,15 @@
 
 Runs in the main process. Owner: ProcessPool, which alone creates and ends these. A pidfd tells whether it lives: also
 of one that somebody else has waited for, or whose forkserver is gone.
+
+The steps that end processes: from asking them to killing them. Runs in the main process.
+
+Each rung is bounded, so that the whole of it takes 5 s at most.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -22,17 +27,16 @@ from typing import Any
 from reading_services.engine.messages import Deal, Message, StartDispatch, StartEpoch
 from reading_services.engine.workers import End, WorkerCounters
 from reading_services.processes.arena import Arena
-from reading_services.processes.channel import SocketChannel, socket_pair
-from reading_services.processes.main_module import check_main_module
+from reading_services.processes.channel import ChannelClosed, SocketChannel, socket_pair
 from reading_services.processes.payloads import Receiver
-from reading_services.processes.pidfd import open_pidfd
-from reading_services.processes.signals import ctrl_c_held, handled_signals
+from reading_services.processes.signals import ctrl_c_held, handled_signals, open_pidfd
+from reading_services.processes.start_method import check_main_module
 from reading_services.processes.status_page import Field, StatusPage
-from reading_services.processes.wire import EndEpoch, Grant
+from reading_services.processes.wire import EndEpoch, Grant, Stop
 from reading_services.processes.worker import WorkerSetup
 from torchpipe.stats.sheet import STARTING
 
-__all__ = ["ProcessWorker"]
+__all__ = ["ProcessWorker", "ask_to_stop", "stop_all"]
 
 _REAP_S = 1.0
 _DESCRIPTORS = 12  # that starting a process takes at most, for a moment
@@ -290,3 +294,54 @@ def _check_room() -> None:
     with ExitStack() as stack:
         for _ in range(_DESCRIPTORS):  # files, since a file closes its descriptor wherever Ctrl-C strikes
             stack.enter_context(open(os.devnull, "rb", buffering=0))
+
+
+_log = logging.getLogger("torchpipe")
+
+_GRACE_S = 1.0
+_KILLED_S = 3.0  # a killed process has no say in it: the kernel takes its time on a busy machine
+
+
+def ask_to_stop(worker: ProcessWorker) -> None:
+    """Let it end once it has made what it is at."""
+    try:
+        worker.channel.send(Stop())
+    except ChannelClosed:
+        pass
+    worker.channel.close()  # ends one that waits for room in the socket
+
+
+def stop_all(workers: Sequence[ProcessWorker]) -> None:
+    """Ask, wait, terminate, kill, report: for all of them at once.
+
+    An interrupt (Ctrl-C, a signal handler that raises) takes it straight to the last rung: nobody comes here again.
+    """
+    try:
+        for worker in workers:
+            ask_to_stop(worker)
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            if _all_ended(workers, number):
+                break
+    except BaseException:
+        _all_ended(workers, signal.SIGKILL)
+        raise
+    finally:
+        with ExitStack() as stack:  # each is let go of, whatever another one raises
+            for worker in workers:
+                if worker.is_alive():
+                    _log.error(
+                        "%s (pid %d) survived SIGKILL for %.1f s: does a file system not answer?",
+                        worker.name,
+                        worker.pid,
+                        _KILLED_S,
+                    )
+                stack.callback(worker.release)
+
+
+def _all_ended(workers: Sequence[ProcessWorker], number: int) -> bool:
+    """True if all have ended, soon after this signal (0: none)."""
+    if number:
+        for worker in workers:
+            worker.signal(number)
+    deadline = time.monotonic() + (_KILLED_S if number == signal.SIGKILL else _GRACE_S)
+    return all(worker.wait_end(deadline - time.monotonic()) for worker in workers)

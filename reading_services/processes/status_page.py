@@ -2,23 +2,33 @@
 
 The main process makes one page for each worker and owns it. 64-bit integers, one writer for each, so no locks: what it
 is making, then what it spends its time on.
+
+A worker's watch on the main process, and the signs that the worker is alive itself. Runs in workers.
+
+Owner: one daemon thread for each worker, for its whole life. Its wait ends when the main process does, and then so does
+the worker, at once and without clean-up: there is nobody left to clean up for.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
 
-from reading_services.processes.shared_file import SharedFile
+from reading_services.processes.arena import SharedFile
+from reading_services.processes.signals import pidfd_of
 from torchpipe.node.context import Trace
 from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, NodeSheet, TimeSheet
 from torchpipe.stats.tracing import Tracing
 
-__all__ = ["Field", "PageTrace", "StatusPage"]
+__all__ = ["Field", "PageTrace", "StatusPage", "signal_at_parents_end", "watch_parent"]
 
 
 class Field(IntEnum):
@@ -148,3 +158,42 @@ class PageTrace:
 
     def left_out(self, node_id: int) -> None:
         """Nobody is to blame."""
+
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.25
+
+
+def signal_at_parents_end(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when the *thread* that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def watch_parent(parent_pid: int, page: StatusPage, *, death_signal: bool) -> None:
+    """End this process when process ``parent_pid`` does; meanwhile, twice a second, count up ``page[Field.BEAT]`` and
+    note CPU time and memory.
+
+    With ``death_signal`` the kernel also kills this process when the *thread* that started it ends, which helps where
+    native code keeps the interpreter lock for ever: set it only if that thread lives as long as its process.
+    """
+    if death_signal:
+        signal_at_parents_end(signal.SIGKILL)
+    threading.Thread(target=_watch, args=(parent_pid, page), name="torchpipe-parent", daemon=True).start()
+
+
+def _watch(parent_pid: int, page: StatusPage) -> None:
+    try:
+        handle = pidfd_of(parent_pid)
+    except ProcessLookupError:
+        _end()
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    while not poller.poll(_POLL_S * 1000):
+        page[Field.BEAT] += 1
+        page.times.publish()
+    _end()
+
+
+def _end() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError

@@ -20,15 +20,14 @@ import torch
 
 from reading_services.engine.credit import ChunkSize, Credit
 from reading_services.engine.messages import Deal, Message, StartEpoch
-from reading_services.hosting.entries import EntrySupply
+from reading_services.hosting.dispatch import EntrySupply
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.dispatch_link import RemoteSupply, Superseded, connect
 from reading_services.processes.graph_image import GraphImage
-from reading_services.processes.parent import watch_parent
 from reading_services.processes.payloads import Packer
-from reading_services.processes.status_page import StatusPage
+from reading_services.processes.status_page import StatusPage, watch_parent
 from reading_services.processes.wire import ChunkMessage, EndEpoch, Failed, Grant, Ready, Stop
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.node.failures.failure import add_note

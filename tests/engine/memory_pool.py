@@ -32,10 +32,8 @@ from reading_services.engine.workers import (
     WorkerCounters,
     WorkerPool,
 )
-from reading_services.hosting.dispatch import DispatchHost
-from reading_services.hosting.entries import EntrySupply
-from reading_services.hosting.items import dump_items, load_items
-from reading_services.hosting.shards import ShardHost, Supply
+from reading_services.hosting.dispatch import DispatchHost, EntrySupply
+from reading_services.hosting.shards import ShardHost, Supply, dump_items, load_items
 from torchpipe.execution.dispatch import Entry
 from torchpipe.node.context import Trace
 from torchpipe.state import SnapshotPolicy

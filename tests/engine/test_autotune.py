@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from reading_services.engine.autotune import Autotune, Choice, Interval, Tuner
+from reading_services.engine.policies import Autotune, Choice, Interval, Tuner
 from reading_services.engine.workers import WorkerCounters
 from torchpipe.execution.limits import WorkerLimits
 from torchpipe.stats import Budget

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reading_services import Restart
-from reading_services.engine.autotune import Autotune
-from reading_services.engine.balance import Balance, apportion, moved
+from reading_services.engine.policies import Autotune, Balance, apportion, moved
 from reading_services.engine.policy import Change, Hosting, Policy
 from reading_services.engine.workers import DISPATCHER
 from tests.engine.memory_pool import NEVER, MemoryReadingService

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
-from reading_services.engine import autotune
-from reading_services.engine.autotune import Choice, Tuner
+from reading_services.engine import policies
+from reading_services.engine.policies import Choice, Tuner
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.graphs import GraphSpec
 from tests.laws.interrupts import Interrupt, Interrupter, before_first
@@ -67,11 +67,11 @@ def test_L1_down_to_one_process_and_up_again_at_once() -> None:
 
 @pytest.mark.nightly
 def test_L2_an_interrupt_while_processes_begin_or_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By ``autotune``, whose choices are forced here: another number at each pull."""
+    """By ``Autotune``, whose choices are forced here: another number at each pull."""
     workers = itertools.cycle([1, 3, 2, 3])
-    monkeypatch.setattr(autotune, "_INTERVAL_S", 0.0)
-    monkeypatch.setattr(autotune, "_LEAST_CHUNKS", 1)
-    monkeypatch.setattr(autotune._Measured, "until", lambda *_: object())
+    monkeypatch.setattr(policies, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(policies, "_LEAST_CHUNKS", 1)
+    monkeypatch.setattr(policies._Measured, "until", lambda *_: object())
     monkeypatch.setattr(Tuner, "choose", lambda self, now, seen, room: Choice(next(workers), now.window))
     (expected,) = oracle(RICH, 3, epochs=1)
     number, beyond = before_first(331), False
@@ -199,7 +199,7 @@ def test_L4_a_death_beside_another_number_of_processes(
 
 
 def test_L1_autotune_chooses_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "_INTERVAL_S", 0.2)
+    monkeypatch.setattr(policies, "_INTERVAL_S", 0.2)
     graph = IterableWrapper(range(100_000)).sharding_filter().map(Slow())
     service = MultiProcessingReadingService(6, "fork", autotune=Budget(cores=2, memory_bytes=2**40))
     received = []

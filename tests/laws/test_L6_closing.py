@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from reading_services.processes import stopping
+from reading_services.processes import process
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.sources import wait_until
 from torchpipe import DataLoader2, IterDataPipe
@@ -60,7 +60,7 @@ def test_L6_a_shutdown_in_mid_item_closes_what_was_opened(
     context: str, dispatched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long the item takes on a loaded machine: who does not come back in a second is ended by SIGTERM
-    monkeypatch.setattr(stopping, "_GRACE_S", 60.0)
+    monkeypatch.setattr(process, "_GRACE_S", 60.0)
     source: Any = IterableWrapper(Opening(tmp_path), deepcopy=False)
     slow = Slow(tmp_path)
     graph = source.map(slow).sharding_round_robin_dispatch() if dispatched else source.sharding_filter().map(slow)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from reading_services.processes.arrivals import arrival_of
-from reading_services.processes.payloads import Receiver
+from reading_services.processes.payloads import Receiver, arrival_of
 from reading_services.processes.wire import ChunkMessage, Layout
 
 

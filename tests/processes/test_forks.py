@@ -16,8 +16,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from reading_services.processes.arena import Arena, SlotReader, SlotWriter
-from reading_services.processes.forks import Fork
+from reading_services.processes.arena import Arena, Fork, SlotReader, SlotWriter
 from torchpipe import DataLoader
 
 SIZE = 100_000

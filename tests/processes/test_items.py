@@ -21,7 +21,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services.hosting.items import OUT_OF_BAND_BYTES, dump_items, load_items
+from reading_services.hosting.shards import OUT_OF_BAND_BYTES, dump_items, load_items
 from tests.processes.values import DTYPES, bits, make, same, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")

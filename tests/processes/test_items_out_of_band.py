@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services.hosting.items import OUT_OF_BAND_BYTES, dump_items, load_items
+from reading_services.hosting.shards import OUT_OF_BAND_BYTES, dump_items, load_items
 from tests.processes.values import bits, make, same
 
 

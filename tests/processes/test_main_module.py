@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reading_services.processes.main_module import check_main_module
+from reading_services.processes.start_method import check_main_module
 
 
 def test_a_frozen_programs_script_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

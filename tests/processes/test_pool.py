@@ -16,7 +16,7 @@ import pytest
 from reading_services.engine.messages import ShardStart, StartEpoch
 from reading_services.engine.workers import ChunkArrived, Event, Gone, Ready, Section
 from reading_services.processes import pool as module
-from reading_services.processes import process, stopping
+from reading_services.processes import process
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.pool import ProcessPool
 from reading_services.processes.process import ProcessWorker
@@ -138,7 +138,7 @@ def test_L7_one_that_never_gets_ready_is_killed(running: Any, monkeypatch: pytes
 @pytest.mark.nightly
 def test_L6_an_interrupt_at_any_instruction_while_processes_end(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every single one: between two of them, processes were forgotten. What still lives is left to the next call."""
-    monkeypatch.setattr(stopping, "_GRACE_S", 0.02)
+    monkeypatch.setattr(process, "_GRACE_S", 0.02)
     running(sleep_deaf)
     number, beyond = 0, False
     while not beyond:

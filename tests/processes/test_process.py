@@ -14,8 +14,8 @@ import pytest
 
 from reading_services.processes import process
 from reading_services.processes.channel import ChannelClosed
+from reading_services.processes.process import stop_all
 from reading_services.processes.status_page import Field, StatusPage
-from reading_services.processes.stopping import stop_all
 from reading_services.processes.worker import serve
 from tests.laws.executors import PROCESSES
 from tests.processes.rig import BUSY, close_and_sleep, kill_itself, leave, made, sleep, started, wait_busy

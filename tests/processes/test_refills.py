@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
-from reading_services.hosting.items import Images, dump_items, load_items
+from reading_services.hosting.shards import Images, dump_items, load_items
 from torchpipe import DataLoader, DataLoader2, NodeIterator
 from torchpipe.iter import IterableWrapper, IterDataPipe
 

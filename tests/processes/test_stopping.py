@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from reading_services.processes import stopping
-from reading_services.processes.stopping import stop_all
+from reading_services.processes import process as module
+from reading_services.processes.process import stop_all
 from tests.processes.rig import (
     made,
     sleep,
@@ -28,7 +28,7 @@ def test_each_is_ended_by_the_mildest_means_that_it_heeds(monkeypatch: pytest.Mo
         wait_busy(worker)
     os.kill(workers[1].pid, signal.SIGSTOP)
     # However long the last one takes on a loaded machine: none of the signals is meant for it
-    monkeypatch.setattr(stopping, "_GRACE_S", 5.0)
+    monkeypatch.setattr(module, "_GRACE_S", 5.0)
     processes = [worker.process for worker in workers]
     stop_all(workers)
     assert [process.exitcode for process in processes] == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGKILL, 0]
@@ -52,7 +52,7 @@ def test_one_that_was_never_started_can_be_stopped() -> None:
 
 def test_one_that_survives_is_reported(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_GRACE_S", "_KILLED_S"):
-        monkeypatch.setattr(stopping, name, 0.02)
+        monkeypatch.setattr(module, name, 0.02)
     worker = started(sleep)
     wait_busy(worker)
     process = worker.process

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services.hosting.items import dump_items, load_items
+from reading_services.hosting.shards import dump_items, load_items
 from reading_services.processes.graph_image import GraphImage
 from tests.processes.values import same
 from torchpipe.state import decode, encode

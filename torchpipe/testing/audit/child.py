@@ -34,7 +34,7 @@ import numpy
 import numpy as np
 import torch
 
-from reading_services.processes.parent import signal_at_parents_end
+from reading_services.processes.status_page import signal_at_parents_end
 from torchpipe.data.loader import DataLoader
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.dataloader2 import DataLoader2
