@@ -100,7 +100,7 @@ class _ScriptIterator(NodeIterator[Any]):
             yield items[self.index - 1]
 
     def close(self) -> None:
-        if not self.is_closed:
+        if not self.pass_engine.is_closed:
             self.node.journal.closed_in.append(threading.current_thread())
         super().close()
 

@@ -101,7 +101,7 @@ class _TellsItsEnd(NodeIterator[int]):
         yield from range(3)
 
     def close(self) -> None:
-        if not self.is_closed:
+        if not self.pass_engine.is_closed:
             self.node.tell_end()
         super().close()
 

@@ -165,7 +165,7 @@ class _OwnIterator(NodeIterator[Any]):
             super().load_state_dict(state)
 
     def close(self) -> None:
-        ends = not self.is_closed
+        ends = not self.pass_engine.is_closed
         with self._as_worker():
             super().close()  # first: a generator of the user's may change the dataset as it is closed
         if ends and self.node.kept is not None:

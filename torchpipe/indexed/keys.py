@@ -75,7 +75,7 @@ class KeysIterator(NodeIterator[T]):
             self._held = self._keys()
         data, keys = self._data, self._held
         read = self._own.around(lambda index: data[keys[index]], lambda: self.context.stream_key(self.node))
-        return self.drawing(self.with_retries(read))
+        return self.pass_engine.drawing(self.with_retries(read))
 
     def current(self) -> object:
         return self.position - 1

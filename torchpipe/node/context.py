@@ -416,7 +416,7 @@ class Context:
         if not isinstance(iterator, NodeIterator):
             raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
         refuse_taken_attributes(iterator)
-        iterator.take_over(functions)
+        iterator.pass_engine.functions += functions
         self.let_draw_alike(iterator, node)
         return iterator
 
@@ -430,7 +430,7 @@ class Context:
             if level is not None:
                 which, number = self.share(level)[1] + 1 if level else 0, self.node_id(original)
                 key = (self.seed, self.epoch, self.section, _ALIKE, which, number)
-                iterator.draw_from(self.shared.random_of(number, key))
+                iterator.pass_engine.random = self.shared.random_of(number, key)
 
     @property
     def warn_once(self) -> Callable[..., None] | None:

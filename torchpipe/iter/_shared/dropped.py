@@ -21,5 +21,5 @@ def note_dropped(iterator: NodeIterator[Any], before: int, why: str) -> int:
             "%s leaves out an item, %s; the state counts further ones as 'dropped'", node_name(iterator.node), why
         )
     if context.host.trace is not None:
-        context.host.trace.left_out(iterator.number_to_trace)
+        context.host.trace.left_out(iterator.pass_engine.number_to_trace(iterator.untimed))
     return before + 1

@@ -91,7 +91,7 @@ class ExpandingIterator(NodeIterator[T]):
     def state_dict(self) -> dict[str, Any]:
         if not self._within or self._start is None or not self._start.state:  # loaded, and not pulled again
             return super().state_dict()
-        own = self.get_state() | self.state_of_ended()
+        own = self.get_state() | self.pass_engine.ended()
         return own | self._start.state  # the inputs as they are now are not asked
 
     def set_state(self, state: dict[str, Any]) -> None:

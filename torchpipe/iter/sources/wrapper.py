@@ -170,7 +170,7 @@ class _SequenceIterator(NodeIterator[T]):
         read = (lambda index: copy_item(items[index])) if self.node.deepcopy else (lambda index: items[index])
         if self._own is not None:
             read = self._own.around(read, lambda: self.context.stream_key(self.node))
-        return self.drawing(self.with_retries(read))
+        return self.pass_engine.drawing(self.with_retries(read))
 
     def current(self) -> object:
         return self._passed - 1
@@ -268,7 +268,7 @@ class _IterableIterator(NodeIterator[T]):
         )
 
     def get_state(self) -> dict[str, Any]:
-        if not self.is_begun:
+        if not self.pass_engine.is_begun:
             return copy.deepcopy(self._loaded)
         if self._ended:  # of itself: an iterable may begin anew in its own state, as the next pass will find it
             ended = {"position": self.position, "ended": True}

@@ -124,7 +124,8 @@ def _gives_keys(node: DataPipe) -> bool:
 def _keys_of(node: DataPipe) -> Callable[[Context], NodeIterator[Any]]:
     def begin(context: Context) -> NodeIterator[Any]:
         iterator = replace(context, substitutes={}).iterate(node)
-        iterator.give_keys()
+        if hasattr(iterator, "give_keys"):
+            iterator.give_keys()
         return iterator
 
     return begin
