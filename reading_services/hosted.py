@@ -24,7 +24,7 @@ from torchpipe.graph import draw
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.machine.budget import Budget, budget_of
-from torchpipe.node.context import GraphIndex
+from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, walk
 from torchpipe.node.validate import check_count

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from reading_services.actors.replies import Status
 from reading_services.engine.messages import Report
 from reading_services.engine.workers import Figures
-from torchpipe.node.context import Trace
+from torchpipe.node.host import Trace
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, TimeSheet
 from torchpipe.stats.tracing import Tracing

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from reading_services.processes.shared_file import SharedFile
-from torchpipe.node.context import Trace
+from torchpipe.node.host import Trace
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, TimeSheet
 from torchpipe.stats.tracing import Tracing

@@ -37,7 +37,7 @@ from reading_services.hosting.entries import EntrySupply
 from reading_services.hosting.items import dump_items, load_items
 from reading_services.hosting.shards import ShardHost, Supply
 from torchpipe.execution.dispatch import Entry
-from torchpipe.node.context import Trace
+from torchpipe.node.host import Trace
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats.sheet import MAKING, Times
 

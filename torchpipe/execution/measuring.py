@@ -14,7 +14,7 @@ from torchpipe.execution.node_figures import Made, with_figures
 from torchpipe.execution.shard import Shard
 from torchpipe.graph.plan import Plan
 from torchpipe.graph.rows import rows_of
-from torchpipe.node.context import GraphIndex
+from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.stats import NodeStats
 from torchpipe.stats.model import Section

@@ -39,8 +39,9 @@ from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.machine.sizes import format_bytes
 from torchpipe.node.announce import warn_user
-from torchpipe.node.context import Context, Host, Trace
+from torchpipe.node.context import Context
 from torchpipe.node.hidden import refuse_hidden_inputs
+from torchpipe.node.host import Host, Trace
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of, walk
 from torchpipe.node.validate import check_count

@@ -30,7 +30,8 @@ from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items
 
 if TYPE_CHECKING:
-    from torchpipe.node.context import Context, SharedByPass
+    from torchpipe.node.context import Context
+    from torchpipe.node.shared_by_pass import SharedByPass
     from torchpipe.node.traits import DataPipe
 
 __all__ = [

@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 
 from torchpipe.compat.torch_private import collate, collate_tensor_fn, default_collate_fn_map
 from torchpipe.iter._shared.fields import check_same_fields
-from torchpipe.node.context import Memory
+from torchpipe.node.host import Memory
 from torchpipe.state.tensors import is_plain
 
 __all__ = ["default_collate_in", "makes_new_tensors", "stack_as_torch", "stack_without_files"]

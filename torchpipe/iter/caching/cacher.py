@@ -15,8 +15,9 @@ from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.iter.caching._stores import Chunk, DiskStore, Store, memory_store
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.content_digest import Unseen, describe_content
-from torchpipe.node.context import Context, GraphIndex
+from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import node_name, walk
 from torchpipe.node.validate import check_count, check_seconds
@@ -253,7 +254,7 @@ class _Making:
             with self._random:
                 self.stream.load_state_dict(loaded)
             self._random.load_state_dict(random)
-            self._context.shared.load_random(before)
+            self._context.shared.random.load(before)
 
     def make(self) -> Chunk:
         """The next chunk. An exception of the input comes with it, in its place."""
@@ -295,7 +296,7 @@ class _Making:
             reached = self.stream.state_dict()
             if self._context.shared.torn():  # and here, in which order
                 raise StateError("to be replayed")
-            before = self._context.shared.random_now()
+            before = self._context.shared.random.state()
             return encode({"input": reached, "random": random, "before": before}), sum(
                 item.to_replay()[1] for item in replays
             )
