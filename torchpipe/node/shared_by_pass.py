@@ -44,7 +44,7 @@ class RandomBefore:
     _waiting: dict[int, Any] = field(default_factory=dict)
 
     def of(self, number: int, key: StreamKey) -> GlobalRandom:
-        """Those of one node, which begin by ``key``."""
+        """The states of one node, which begin by ``key``."""
         if number not in self._begun:
             self._begun[number] = GlobalRandom(key)
             if number in self._waiting:
