@@ -228,9 +228,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         state = self.get_state()
         if engine.functions and self._saves_functions(state):
             state["functions"] = [engine.image(fn.state_dict()) for fn in engine.functions]
-        if self.inputs:
-            with engine.gathering(len(self.inputs)):
+        if len(self.inputs) > 1:
+            with self.context.shared.gathering():
                 state["inputs"] = [item.state_dict() for item in self.inputs]
+        elif self.inputs:
+            state["inputs"] = [self.inputs[0].state_dict()]
         return state | engine.ended()
 
     def state_later(self) -> Callable[[], dict[str, Any]] | None:

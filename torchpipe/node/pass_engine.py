@@ -7,7 +7,7 @@ ends at once, without the collector.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -85,11 +85,6 @@ class PassEngine:
     def image(self, value: Any) -> Any:
         """A part of a state, which stays as it is while the pass goes on."""
         return value if self.context.host.encodes and not self.context.shared.noting else copy_item(value)
-
-    def gathering(self, readers: int) -> AbstractContextManager[None]:
-        """Meanwhile, a state is taken of so many inputs, at one moment: what they share is in it once."""
-        shared = self.context.shared
-        return shared.gathering() if readers > 1 and shared.passes else nullcontext()
 
     # --- what was left out in passes that are over
 

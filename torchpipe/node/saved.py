@@ -53,14 +53,17 @@ def values_of_saved(
     state = {}
     for name in iterator.saved:
         value = getattr(iterator, name)
-        began_as = kinds.get(name, _kind(value))
-        if value is not None and not is_stateful(value) and _kind(value) != began_as is not type(None):
+        if is_stateful(value):
+            state[name] = image(value.state_dict())
+            continue
+        began_as = kinds.get(name, type(None))
+        if value is not None and began_as is not type(None) and _kind(value) != began_as:
             raise StateError(
                 f"{node_name(iterator.node)} saves {name}, which begins as a {began_as.__name__} and now is "
                 f"{value!r:.40}, a {type(value).__name__}, so that the state would not load: keep to one kind, or "
                 "let it begin as None"
             )
-        state[name] = image(value.state_dict() if is_stateful(value) else value)
+        state[name] = image(value)
     return state
 
 
