@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from torchpipe.indexed.by_index import ByIndex
 from torchpipe.iter import (
     Batcher,
     Collator,
@@ -124,7 +125,7 @@ def _gives_keys(node: DataPipe) -> bool:
 def _keys_of(node: DataPipe) -> Callable[[Context], NodeIterator[Any]]:
     def begin(context: Context) -> NodeIterator[Any]:
         iterator = replace(context, substitutes={}).iterate(node)
-        if hasattr(iterator, "give_keys"):
+        if isinstance(iterator, ByIndex):
             iterator.give_keys()
         return iterator
 
