@@ -22,7 +22,7 @@ from torchpipe.execution.preparing import Begin
 from torchpipe.execution.ranks import Among, DataRanks, RankGroup, Talk, data_ranks
 from torchpipe.graph.length import total_length
 from torchpipe.graph.plan import plan
-from torchpipe.iter.limiting.length_setter import is_estimated
+from torchpipe.iter.limiting import is_estimated
 from torchpipe.node.fingerprint import describe_graph, digest, first_difference
 from torchpipe.node.identity import identity_of_graph
 from torchpipe.node.iterator import NodeIterator

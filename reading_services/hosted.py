@@ -21,8 +21,8 @@ from torchpipe.execution.reading_service import EpochStart, ShardedReadingServic
 from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
-from torchpipe.iter.running.prefetch import Prefetcher
-from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.running import Prefetcher
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.iterator import NodeIterator

@@ -25,7 +25,7 @@ from torchpipe.ahead.background import RunAhead
 from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.ahead.stage import Stage
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
-from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running import Prefetcher
 from torchpipe.state import Cursor, SnapshotPolicy
 
 EVERY = st.sampled_from([1, 3, None])
@@ -424,7 +424,7 @@ import os, sys, threading
 sys.path.insert(0, {root!r})
 from tests.sources import Script, start
 from torchpipe.ahead.iterators import RunAheadIterator
-from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running import Prefetcher
 iterator = start(Prefetcher(Script(range(10), block_at=4), 2))
 print([next(iterator) for _ in range(2)], flush=True)
 """

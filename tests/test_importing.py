@@ -94,9 +94,9 @@ def test_a_script_imports_the_nodes_that_it_uses(torch_alone: Warm, tmp_path: Pa
 import sys
 print(any(name.startswith(("torchpipe", "reading_services")) for name in sys.modules))
 import torchpipe
-print(hasattr(torchpipe.iter, "Nope"), "torchpipe.iter.items.mapper" in sys.modules)
+print(hasattr(torchpipe.iter, "Nope"), "torchpipe.iter.items" in sys.modules)
 graph = torchpipe.iter.IterableWrapper(range(4)).map(str)
-print(*graph, "torchpipe.iter.items.mapper" in sys.modules, "torchpipe.iter.items.filter" in sys.modules)
+print(*graph, "torchpipe.iter.items" in sys.modules, "torchpipe.iter.limiting" in sys.modules)
 print(torchpipe.device.cpu.__name__, torchpipe.iter.items.__name__)
 """,
     )
@@ -122,7 +122,7 @@ try:
     torchpipe.functional_datapipe("map")(Other)
 except ValueError:
     print("again")
-import torchpipe.iter.items.mapper
+import torchpipe.iter.items
 print(*torchpipe.iter.IterableWrapper([1]).map(str))
 """
 
@@ -139,7 +139,7 @@ import torchpipe
 
 graph = torchpipe.iter.IterableWrapper([1])
 graph.map(str)
-del sys.modules["torchpipe.iter.items.mapper"]  # as Python does when an import does not come to its end
+del sys.modules["torchpipe.iter.items"]  # as Python does when an import does not come to its end
 print(*pickle.loads(pickle.dumps(graph.map(str))))
 """
 
@@ -158,7 +158,7 @@ def ask():
 threads = [threading.Thread(target=ask) for _ in range(8)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-print(len(found), torchpipe.iter.Mapper is torchpipe.iter.items.mapper.Mapper)
+print(len(found), torchpipe.iter.Mapper is torchpipe.iter.items.Mapper)
 """
     assert run(torch_alone, tmp_path, script) == ["8", "True"]
 
@@ -189,10 +189,10 @@ if __name__ == "__main__":
 
 def test_a_spawned_worker_imports_what_its_part_of_the_graph_needs(torch_alone: Warm, tmp_path: Path) -> None:
     found = run(torch_alone, tmp_path, WORKER)
-    assert {"torchpipe.iter.sources.wrapper", "reading_services.processes.worker"} <= {*found}
+    assert {"torchpipe.iter.sources", "reading_services.processes.worker"} <= {*found}
     for missing in (
-        "iter.items.mapper",
-        "map.mapper",
+        "iter.items",
+        "map.items",
         "stats.model",
         "observe",
         "device",

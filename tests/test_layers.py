@@ -46,8 +46,8 @@ SERVICE_ROOMS = (
 )
 # What decides and what hosts shards are the same wherever shards run: these say nothing of how.
 OF_PROCESSES = ("os", "multiprocessing", "subprocess", "socket", "selectors", "select", "signal", "mmap")
-# Packages whose modules are one node (or close family) each: they know neither each other nor the graph. What several
-# share stands in a module of the package that begins with an underscore.
+# Packages whose modules hold a room of nodes each: they know neither each other nor the graph. What several share
+# stands in a module of the package that begins with an underscore.
 NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
 # Those with torchdata's names may build on these, and on what these share, but not on each other.
 TORCHDATAS_NODES = "torchpipe.torchdata.nodes"

@@ -15,7 +15,7 @@ from tests.sources import Script, start
 from torchpipe import DataLoader
 from torchpipe.device import Backend, resolve
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.testing.compare import value_of
 
 pytestmark = pytest.mark.cuda

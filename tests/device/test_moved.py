@@ -18,7 +18,7 @@ from tests.device.kinds import MOVED_TO
 from tests.sources import Script, feed_threads, start, wait_until
 from torchpipe.device import Backend, resolve
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.state import decode, encode
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
@@ -275,7 +275,7 @@ os.environ["PJRT_DEVICE"] = "CPU"
 sys.path.insert(0, {root!r})
 import torch
 from tests.sources import Script, start
-from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.to_device import ToDevice
 assert "torch_xla" not in sys.modules
 node = ToDevice(Script([torch.ones(1 << 20) for _ in range(500)]), {device!r}, 4)
 assert "torch_xla" not in sys.modules

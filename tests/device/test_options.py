@@ -22,8 +22,8 @@ from torchpipe.device import BatchGate, DeviceKeywords, DeviceOptions
 from torchpipe.device.prepare import tensor_of
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter.running.prefetch import Prefetcher
-from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.running import Prefetcher
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing import FakeBackend
 

@@ -16,9 +16,9 @@ from torchpipe import device as devices
 from torchpipe.device import Backend, resolve
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.execution.reading_service import InProcessReadingService
-from torchpipe.iter.running.prefetch import Prefetcher
-from torchpipe.iter.running.to_device import ToDevice
-from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.running import Prefetcher
+from torchpipe.iter.sources import IterableWrapper
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing.devices import FakeBackend

@@ -11,7 +11,7 @@ import torch
 
 from tests.sources import Script, start
 from torchpipe.device.xla import XlaBackend
-from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.to_device import ToDevice
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 

@@ -13,7 +13,7 @@ from tests.sources import Script, start, wait_until
 from torchpipe.ahead.background import FeedStats
 from torchpipe.device import DevicePace
 from torchpipe.device.xla import XlaBackend
-from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.to_device import ToDevice
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 

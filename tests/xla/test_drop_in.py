@@ -20,7 +20,7 @@ from tests.sources import feed_threads, wait_until
 from tests.tries import tries
 from torchpipe.errors import IteratorInvalidated, ReplayWarning, StateError
 from torchpipe.execution.reading_service import InProcessReadingService
-from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.sources import IterableWrapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.state import SnapshotPolicy
 from torchpipe.testing.devices import FakeBackend

@@ -16,7 +16,7 @@ from torchpipe.compat.torch_private import ExceptionWrapper, put_worker_info
 from torchpipe.compat.torch_private import WorkerInfo as TorchWorkerInfo
 from torchpipe.data import worker_info as thread_info
 from torchpipe.errors import add_note
-from torchpipe.iter._shared.collating import default_collate_in
+from torchpipe.iter._shared.batches import default_collate_in
 from torchpipe.node.announce import warn_user
 from torchpipe.node.failures.remote_error import dump_error, load_error, safe_str
 from torchpipe.node.host import Memory

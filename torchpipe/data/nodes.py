@@ -31,7 +31,7 @@ from torchpipe.data.parts import make_part
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.epoch import WorkerInfo
-from torchpipe.iter._shared.collating import makes_new_tensors, stack_without_files
+from torchpipe.iter._shared.batches import makes_new_tensors, stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful

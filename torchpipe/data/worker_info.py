@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from torchpipe.compat.torch_private import WORKER_GENERATORS, worker
-from torchpipe.iter._shared.collating import stack_as_torch, stack_without_files
+from torchpipe.iter._shared.batches import stack_as_torch, stack_without_files
 from torchpipe.randomness.seeds import BatchSeeds
 
 __all__ = ["BatchGenerators", "answer", "enter", "is_worker", "leave", "put_info", "thread_fields"]

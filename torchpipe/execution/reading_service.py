@@ -35,8 +35,8 @@ from torchpipe.graph import draw, plan
 from torchpipe.graph.plan import Plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.graph.rows import read_by_every_shard
-from torchpipe.iter.running.prefetch import Prefetcher
-from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.running import Prefetcher
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.machine.sizes import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.execution.reading_service import ReadingServiceInterface
-from torchpipe.iter.sources.map_to_iter import MapToIterConverter
+from torchpipe.iter.sources import MapToIterConverter
 from torchpipe.node.traits import DataPipe, is_node
 
 __all__ = ["Adapter", "adapt", "streamed", "way_out"]

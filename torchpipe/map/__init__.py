@@ -6,18 +6,10 @@ from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
 from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from torchpipe.map.batcher import Batcher
-    from torchpipe.map.concater import Concater
-    from torchpipe.map.in_memory_cache import InMemoryCacheHolder
-    from torchpipe.map.iter_to_map import IterToMapConverter
-    from torchpipe.map.mapper import Mapper
-    from torchpipe.map.mds_file import MDSFile
-    from torchpipe.map.sequence_wrapper import SequenceWrapper
-    from torchpipe.map.shuffler import Shuffler
-    from torchpipe.map.tfrecord_file import TFRecordFile
-    from torchpipe.map.token_file import TokenFile
-    from torchpipe.map.unzipper import UnZipper
-    from torchpipe.map.zipper import Zipper
+    from torchpipe.map.files import MDSFile, TFRecordFile
+    from torchpipe.map.items import Batcher, Concater, InMemoryCacheHolder, Mapper, Shuffler, UnZipper, Zipper
+    from torchpipe.map.sources import IterToMapConverter, SequenceWrapper
+    from torchpipe.map.tokens import TokenFile
 else:
     __getattr__, __dir__ = on_demand(__name__)
 

@@ -11,9 +11,9 @@ from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
 from torchpipe.device import Backend, DeviceKeywords
 from torchpipe.formats.pieces.plan import Piece
 from torchpipe.formats.storage.streams import StreamWrapper
-from torchpipe.iter.grouping.batcher import Last
-from torchpipe.iter.mixing.mixer import Stop, Weights
-from torchpipe.iter.packing.packer import Overflow, Strategy
+from torchpipe.iter.grouping import Last
+from torchpipe.iter.mixing import Stop, Weights
+from torchpipe.iter.packing import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
 __all__ = ["IterMethods", "MapMethods"]

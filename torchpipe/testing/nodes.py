@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
-from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running import Prefetcher
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.host import Host

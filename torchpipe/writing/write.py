@@ -11,7 +11,7 @@ from typing import Any
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.reading_service import ReadingServiceInterface
 from torchpipe.formats.storage.writing import Lease
-from torchpipe.iter.items.mapper import Mapper
+from torchpipe.iter.items import Mapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.validate import check_count
 from torchpipe.writing.files import PartFile, part_of, sync_folder, telling

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data.graph_settings import apply_sharding
 
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES
+from torchpipe.iter.ordering import SHARDING_PRIORITIES
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
-from torchpipe.iter.items.mapper import Mapper
-from torchpipe.iter.ordering.shuffler import Shuffler
-from torchpipe.iter.running.prefetch import Prefetcher
-from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.items import Mapper
+from torchpipe.iter.running import Prefetcher
+from torchpipe.iter.shuffling import Shuffler
+from torchpipe.iter.sources import IterableWrapper
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.state import Cursor, decode, encode
 

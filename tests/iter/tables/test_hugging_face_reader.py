@@ -20,8 +20,7 @@ import torch
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.iter import HuggingFaceReader
-from torchpipe.iter.tables import hugging_face_reader
+from torchpipe.iter import HuggingFaceReader, hugging_face
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import check_node
@@ -80,7 +79,7 @@ STREAMS: dict[str, Any] = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", STREAMS)
 def test_L2_exact_resume_of_streams(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hugging_face_reader, "_MARK_EVERY", 4)
+    monkeypatch.setattr(hugging_face, "_MARK_EVERY", 4)
     dataset = STREAMS[kind](tmp_path)
     check_node(lambda: HuggingFaceReader(dataset), num_shards=1, epochs=[0, 1], positions=7)
 

@@ -17,7 +17,7 @@ from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.errors import StateError
 from torchpipe.iter import SqlReader
-from torchpipe.iter.tables.sql_reader import _bound
+from torchpipe.iter.sql import _bound
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
 

@@ -23,8 +23,7 @@ from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import StreamWrapper, can_seek
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
-from torchpipe.iter._shared.pairs import path_and_stream
-from torchpipe.iter._shared.paths import as_paths, coming, made_of_files, named_files
+from torchpipe.iter._shared.paths import as_paths, coming, made_of_files, named_files, path_and_stream
 from torchpipe.node.announce import COMPRESSED
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe

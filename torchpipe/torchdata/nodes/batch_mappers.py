@@ -7,8 +7,15 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from torchpipe.iter._shared.bases import ItemIterator, OneInput, OnePerItem, form_on
-from torchpipe.iter._shared.columns import apply_to_columns, single_output, with_columns
+from torchpipe.iter._shared.bases import (
+    ItemIterator,
+    OneInput,
+    OnePerItem,
+    apply_to_columns,
+    form_on,
+    single_output,
+    with_columns,
+)
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -9,7 +9,7 @@ from torchpipe.compat.packages import needs
 from torchpipe.formats.tables.columns import check_columns_of
 from torchpipe.formats.tables.parquet import RowGroups
 from torchpipe.iter._shared.bases import form_on
-from torchpipe.iter._shared.fields import check_same_fields
+from torchpipe.iter._shared.batches import check_same_fields
 from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_function, check_input

@@ -10,7 +10,7 @@ from typing import Any
 from torchpipe.compat.packages import needs
 from torchpipe.formats.storage.streams import StreamWrapper, can_seek, close_stream_after_parts, wrap_stream
 from torchpipe.iter._shared.bases import Itemwise
-from torchpipe.iter._shared.pairs import naming_path, path_and_stream
+from torchpipe.iter._shared.paths import naming_path, path_and_stream
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_choice, check_length
 

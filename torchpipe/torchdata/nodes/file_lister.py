@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.iter._shared.listing import LIST_ENDING, Lister
+from torchpipe.iter._shared.paths import LIST_ENDING, Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["FileLister"]

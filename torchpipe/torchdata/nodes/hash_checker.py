@@ -7,8 +7,8 @@ from typing import Any
 
 from torchpipe.formats.storage.streams import StreamWrapper, can_seek, wrap_stream
 from torchpipe.iter._shared.bases import Itemwise
-from torchpipe.iter._shared.hashes import Digest, check_hash_type
-from torchpipe.iter._shared.pairs import naming_path, pair_of
+from torchpipe.iter._shared.files import Digest, check_hash_type
+from torchpipe.iter._shared.paths import naming_path, pair_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["HashChecker"]

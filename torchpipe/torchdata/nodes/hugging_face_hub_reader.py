@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchpipe.compat.packages import needs
-from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
+from torchpipe.iter.hugging_face import HuggingFaceReader
 from torchpipe.node.datapipe import IterDataPipe
 
 __all__ = ["HuggingFaceHubReader"]

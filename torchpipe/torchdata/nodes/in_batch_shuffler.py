@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from torchpipe.iter._shared.bases import CountingIterator
-from torchpipe.iter._shared.switchable import Switchable
+from torchpipe.iter._shared.bases import CountingIterator, Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.randomness.seeds import IndexStream

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchpipe.iter.files.fsspec_lister import FSSpecFileLister
-from torchpipe.iter.files.fsspec_opener import FSSpecFileOpener
-from torchpipe.iter.files.fsspec_saver import FSSpecSaver
+from torchpipe.iter.files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["IoPathFileLister", "IoPathFileOpener", "IoPathSaver"]

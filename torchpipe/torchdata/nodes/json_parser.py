@@ -7,7 +7,7 @@ from typing import Any
 
 from torchpipe.formats.storage.streams import close_stream
 from torchpipe.iter._shared.bases import Itemwise
-from torchpipe.iter._shared.pairs import naming_path, path_and_stream
+from torchpipe.iter._shared.paths import naming_path, path_and_stream
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["JsonParser"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
-from torchpipe.iter._shared.dropped import note_dropped
+from torchpipe.iter._shared.batches import note_dropped
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchpipe.formats.storage.retrying import DEFAULT_RETRIES
 from torchpipe.formats.storage.web import WebFile
-from torchpipe.iter.files.http_reader import HttpReader
+from torchpipe.iter.web import HttpReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["GDriveReader", "OnlineReader"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
-from torchpipe.iter._shared.pairs import pair_of
+from torchpipe.iter._shared.paths import pair_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_columns

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data.datapipes.utils.decoder import Decoder, basichandlers, extension_extract_fn, imagehandler
 
 from torchpipe.iter._shared.bases import Itemwise
-from torchpipe.iter._shared.pairs import naming_path, pair_of
+from torchpipe.iter._shared.paths import naming_path, pair_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_function
 

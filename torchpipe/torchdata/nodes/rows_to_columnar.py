@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchpipe.iter._shared.bases import Itemwise
-from torchpipe.iter._shared.fields import check_same_fields
+from torchpipe.iter._shared.batches import check_same_fields
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["Rows2Columnar"]

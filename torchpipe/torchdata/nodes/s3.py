@@ -14,7 +14,7 @@ from torchpipe.formats.storage.remote import file_system
 from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, attempt
 from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.iter._shared.bases import form_on
-from torchpipe.iter._shared.listing import Lister
+from torchpipe.iter._shared.paths import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_input
 

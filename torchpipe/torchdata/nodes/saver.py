@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchpipe.formats.storage.writing import write_whole
-from torchpipe.iter._shared.saving import FileSaver
+from torchpipe.iter._shared.files import FileSaver
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["Saver"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
-from torchpipe.iter._shared.columns import with_columns
+from torchpipe.iter._shared.bases import Switchable, with_columns
 from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator
-from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from torchpipe.iter.running.parallel_mapper import MOST_THREADS, ParallelMapper
+from torchpipe.iter.parallel import MOST_THREADS, ParallelMapper
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_input
 

@@ -12,7 +12,7 @@ from torchpipe.errors import GraphError, StateError
 from torchpipe.formats.samples import MOST_ENDINGS, many_endings, split_name
 from torchpipe.formats.storage.streams import StreamWrapper, wrap_stream
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
-from torchpipe.iter._shared.pairs import pair_of
+from torchpipe.iter._shared.paths import pair_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.tolerance import arrived, forget, refuse

@@ -1,3 +1,0 @@
-"""One stream into several."""
-
-__all__: list[str] = []

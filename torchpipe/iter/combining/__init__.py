@@ -1,3 +1,0 @@
-"""Several streams into one."""
-
-__all__: list[str] = []

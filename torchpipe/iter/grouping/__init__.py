@@ -1,3 +1,0 @@
-"""Items together: batches, collated or apart."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Several sources in proportion, several files at a time."""
-
-__all__: list[str] = []

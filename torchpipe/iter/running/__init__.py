@@ -1,3 +1,0 @@
-"""When and where items are made: ahead, on a device."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""The sources of items: objects in memory, file names, tables, other libraries' datasets."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Reading tables, from any row on: parquet, Arrow, SQL, other libraries' datasets."""
-
-__all__: list[str] = []

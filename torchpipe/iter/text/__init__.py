@@ -1,3 +1,0 @@
-"""Reading text files record by record, from any position in them."""
-
-__all__: list[str] = []
