@@ -16,7 +16,7 @@ from torchpipe.graph.plan import Plan
 from torchpipe.graph.rows import rows_of
 from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.traits import DataPipe, walk
-from torchpipe.stats import NodeStats
+from torchpipe.stats.model import NodeStats
 from torchpipe.stats.model import Section
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import ThreadTracing, Tracing

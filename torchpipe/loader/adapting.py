@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import Dataset, IterableDataset
 
 from torchpipe.compat.torch_datapipes import TorchMapDataPipe
-from torchpipe.execution.reading_service import ReadingServiceInterface
+from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.iter.sources import MapToIterConverter
 from torchpipe.node.traits import DataPipe, is_node
 
