@@ -15,10 +15,10 @@ from reading_services.images import image_of
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.exact import cursor_from
+from torchpipe.execution.figures import ServiceFigures, ServiceStats
 from torchpipe.execution.limits import OnDeath, Restart, WorkerLimits
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
-from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
 from torchpipe.iter.running import Prefetcher

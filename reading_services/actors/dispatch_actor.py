@@ -10,7 +10,7 @@ from reading_services.actors.replies import NOT_YET, Begun, Packed, Portion
 from reading_services.actors.shard_actor import CONTROL, ActorBase
 from reading_services.engine.messages import StartDispatch
 from reading_services.hosting.dispatch import DispatchHost
-from torchpipe.node.failures.remote_error import dump_error
+from torchpipe.node.failures import dump_error
 from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTING
 
 __all__ = ["DispatchActor"]

@@ -16,8 +16,7 @@ from reading_services.engine.messages import Report
 from reading_services.engine.workers import Arrival, Figures, WorkerCounters
 from reading_services.hosting.items import dump_items, load_items
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import add_note, load_error
 from torchpipe.stats.sheet import Times
 
 __all__ = ["NOT_YET", "Begun", "Hello", "Packed", "Portion", "Produced", "Status", "arrival_of"]

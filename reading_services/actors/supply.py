@@ -12,7 +12,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from reading_services.actors.replies import NOT_YET, Portion
 from reading_services.hosting.prefetching import PrefetchingSupply, ShardQueue
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import load_error
 
 __all__ = ["ActorSupply", "Superseded"]
 

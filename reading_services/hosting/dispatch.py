@@ -15,8 +15,7 @@ from reading_services.hosting.items import Images, unsendable
 from reading_services.hosting.reports import Reports
 from reading_services.hosting.shards import ProgressNote
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import add_note, load_error
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
 

@@ -12,7 +12,7 @@ from reading_services.hosting.items import Images, unsendable
 from reading_services.hosting.reports import Reports
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
-from torchpipe.node.failures.failure import add_note
+from torchpipe.node.failures import add_note
 from torchpipe.node.host import Trace
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy

@@ -8,8 +8,7 @@ from reading_services.engine.workers import Arrival
 from reading_services.processes.payloads import Delivery, Receiver
 from reading_services.processes.wire import ChunkMessage
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import add_note, load_error
 
 __all__ = ["arrival_of"]
 

@@ -19,7 +19,7 @@ from reading_services.engine.messages import Notice
 from reading_services.hosting.items import dump_items, load_items
 from reading_services.processes.arena import Arena, Reservation, SlotReader, SlotWriter
 from reading_services.processes.wire import Layout, Placed
-from torchpipe.node.failures.failure import add_note
+from torchpipe.node.failures import add_note
 
 __all__ = ["Delivery", "Packer", "Receiver"]
 

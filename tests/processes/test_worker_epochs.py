@@ -28,7 +28,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import load_error
 from torchpipe.randomness.seeds import SeedGenerator
 from torchpipe.state import Cursor
 

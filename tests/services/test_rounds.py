@@ -13,8 +13,7 @@ from tests.tries import tries
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.merge import MergeIterator, Merges, ShardProvider
-from torchpipe.execution.part import Part
-from torchpipe.execution.rounds import RoundsMerge
+from torchpipe.execution.merges import Part, RoundsMerge
 from torchpipe.execution.shard import Chunk
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context

@@ -22,8 +22,8 @@ from torchpipe.data.nodes import seed_worker
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import ReplicatedSourceWarning, StateError, StateMismatchError
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
-from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.iter import Collator, IterableWrapper
 from torchpipe.loader.handing import StreamHanding
 from torchpipe.loader.observing import merges_of

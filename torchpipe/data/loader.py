@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 
-from torchpipe.ahead.at_exit import holding_at_exit
+from torchpipe.ahead.waiting import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
@@ -60,7 +60,7 @@ from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.execution.shard import announce_leading
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
-from torchpipe.loader.looks import watched
+from torchpipe.loader.observing import watched
 from torchpipe.loader.untraced import untraced
 from torchpipe.machine.budget import Budget, budget_of
 from torchpipe.node.describe import describe_bound

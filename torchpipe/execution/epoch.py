@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from torchpipe.execution.part import Part
+from torchpipe.execution.merges import Part
 from torchpipe.node.ownership import is_strict
 
 __all__ = ["Epoch", "EpochStart", "LeftOver", "ShardSpec", "Uneven", "WorkerInfo", "no_item"]

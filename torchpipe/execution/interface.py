@@ -11,8 +11,8 @@ from typing import Any, Literal, Self, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import EpochStart
-from torchpipe.execution.part import Part
-from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.execution.figures import ServiceFigures
+from torchpipe.execution.merges import Part
 from torchpipe.graph.length import total_length
 from torchpipe.graph.plan import plan
 from torchpipe.node.context import Context

@@ -23,7 +23,7 @@ from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS, announce_replays, warn_user
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context
-from torchpipe.node.failures.failure import add_position
+from torchpipe.node.failures import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.host import Host, Memory, Trace
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count

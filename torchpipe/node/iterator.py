@@ -17,13 +17,16 @@ from torchpipe.errors import StateError
 from torchpipe.node.ends import stream_of
 from torchpipe.node.ownership import check_kept, keeper_of, looked_after, watched
 from torchpipe.node.pass_engine import ENDED, Drawing, PassEngine
-from torchpipe.node.saved import kinds_of_saved, load_saved, set_defaults, values_of_saved
-from torchpipe.node.stored import (
+from torchpipe.node.saved import (
     has_become_shorter,
     is_stateful,
+    kinds_of_saved,
+    load_saved,
     refusing_misfits,
+    set_defaults,
     stored_count,
     stored_items,
+    values_of_saved,
 )
 from torchpipe.node.traits import is_ours, node_name, traits_of
 from torchpipe.state import Cursor, decode

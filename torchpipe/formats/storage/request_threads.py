@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from torchpipe.ahead.at_exit import end_at_exit, join_all
+from torchpipe.ahead.waiting import end_at_exit, join_all
 
 __all__ = ["Budget", "Request", "RequestThreads", "Runs", "budget", "request_threads"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.graph import plan
 from torchpipe.loader.dataloader2 import DataLoader2
-from torchpipe.loader.looks import AskedSteps
+from torchpipe.loader.observing import AskedSteps
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.traits import DataPipe, node_name, traits_of
 from torchpipe.observe.steps.identities import Identities, batched_levels

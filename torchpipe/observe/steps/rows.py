@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torchpipe.compat.torch_datapipes import DataChunk
-from torchpipe.loader.looks import AskedSteps
+from torchpipe.loader.observing import AskedSteps
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.plain import plain
 from torchpipe.node.validate import check_count

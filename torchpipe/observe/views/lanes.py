@@ -19,7 +19,7 @@ from torchpipe.observe.text import spent_s
 from torchpipe.stats import LoaderStats
 
 if TYPE_CHECKING:
-    from torchpipe.loader.looks import Looks
+    from torchpipe.loader.observing import Looks
 
 __all__ = ["Trace"]
 

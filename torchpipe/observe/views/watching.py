@@ -19,7 +19,7 @@ from torchpipe.observe.views.live import Pace, drawn, page, progress_line
 from torchpipe.observe.views.screen import Lines, Notebook, Screen, screen_here
 
 if TYPE_CHECKING:
-    from torchpipe.loader.looks import Looks
+    from torchpipe.loader.observing import Looks
 
 __all__ = ["Watch", "begin_watch", "watch_while_it_runs"]
 
