@@ -6,15 +6,14 @@ Runs in the consumer's process, on every rank.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from torchpipe.errors import RankError, raise_error_of
-from torchpipe.execution.epoch import EpochStart, LeftOver, Uneven, no_item
+from torchpipe.execution.epoch import EpochStart, LeftOver, Part, Uneven, no_item
 from torchpipe.execution.merge import MergeIterator, Merges, Stretch
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.node.context import Context
@@ -22,33 +21,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.state.rotation import Rotation
 
-__all__ = ["Part", "RoundsMerge", "TurnsIterator", "UnorderedMerge", "merge_below"]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A rank hosts every ``count``-th shard, from number ``number`` on. ``turns`` ranks host the same ones, and of
-    their items each has every ``turns``-th, this one from number ``turn`` on.
-    """
-
-    number: int = 0
-    count: int = 1
-    turn: int = 0
-    turns: int = 1
-
-    @classmethod
-    def of(cls, rank: int, ranks: int, total: int | None) -> Part:
-        """That of ``rank``, where all ``ranks`` have ``total`` shards; None: each has shards of its own."""
-        count = ranks if total is None else math.gcd(ranks, total)
-        return cls(rank % count, count, rank // count, ranks // count)
-
-    def shards(self, total: int) -> range:
-        """The numbers of those of ``total`` shards that it hosts."""
-        return range(self.number, total, self.count)
-
-    def share(self, items: int) -> int:
-        """The number of the next ``items`` of the shards that are this rank's, where it is the first one's turn."""
-        return max(0, -(-(items - self.turn) // self.turns))
+__all__ = ["RoundsMerge", "TurnsIterator", "UnorderedMerge", "merge_below"]
 
 
 class TurnsIterator(NodeIterator[Any]):
