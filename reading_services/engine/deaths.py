@@ -66,7 +66,7 @@ class Death:
 
     def _error_text(self, decision: Decision, max_restarts: int | None) -> str:
         where = f" in {self.end.node}" if self.end.node is not None else ""
-        if decision.exhausted:
+        if not decision.give_up:
             cause = (
                 "Give more of timeout= if nothing hangs there"
                 if self.end.timed_out

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from reading_services.engine.workers import End
 
-__all__ = ["SPENT", "Decision", "Plan", "Recovery", "restart_delay_s"]
+__all__ = ["Decision", "Plan", "Recovery", "restart_delay_s"]
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 
@@ -26,18 +26,12 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 class Decision:
     """``deaths`` is how many have been charged to the same item or start; 0 if this one is charged to none.
 
-    If it is not given up, the worker is opened anew after ``delay_s``. ``exhausted``: the budget of restarts is used
-    up.
+    If it is not given up, the worker is opened anew after ``delay_s``, where any more may be.
     """
 
     deaths: int
     give_up: bool = False
-    exhausted: bool = False
     delay_s: float = 0.0
-
-
-SPENT = Decision(deaths=0, give_up=True, exhausted=True)
-"""The decision on any death, when as many workers have been replaced as may be."""
 
 
 @dataclass(frozen=True)
