@@ -27,8 +27,11 @@ class Uneven(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A rank hosts every ``count``-th shard, from number ``number`` on. ``turns`` ranks host the same ones, and of
-    their items each has every ``turns``-th, this one from number ``turn`` on.
+    """The part of all shards that a rank hosts: every ``count``-th, from number ``number`` on. ``turns`` ranks host the
+    same ones, and of their items each has every ``turns``-th, this one from number ``turn`` on.
+
+    With 6 shards on 4 ranks, 2 divides both: ranks 0 and 2 host shards 0, 2 and 4, ranks 1 and 3 the others. Rank 0
+    hands out items 0, 4, 8 ... of the stream and rank 2 items 2, 6, 10 ...: in the order of ranks, all are the stream.
     """
 
     number: int = 0
