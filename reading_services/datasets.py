@@ -23,7 +23,7 @@ from torchpipe.data.workers import WorkerEngine
 from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import InitFn
-from torchpipe.machine.budget import Budget
+from torchpipe.machine import Budget
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor, SnapshotPolicy
 from torchpipe.state.pickling import dumps

@@ -20,8 +20,7 @@ from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import Begin
 from torchpipe.execution.ranks import Among, DataRanks, RankGroup, Talk, data_ranks
-from torchpipe.graph.length import total_length
-from torchpipe.graph.plan import plan
+from torchpipe.graph.plan import plan, total_length
 from torchpipe.iter.limiting import is_estimated
 from torchpipe.node.fingerprint import describe_graph, digest, first_difference
 from torchpipe.node.identity import identity_of_graph

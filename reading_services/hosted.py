@@ -23,7 +23,7 @@ from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
 from torchpipe.iter.running import Prefetcher
 from torchpipe.iter.to_device import ToDevice
-from torchpipe.machine.budget import Budget, budget_of
+from torchpipe.machine import Budget, budget_of
 from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, walk

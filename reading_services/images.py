@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from torchpipe.errors import LargeGraphWarning, NotSerializableError
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import DataPipe, is_node, node_name, with_inputs
 

@@ -15,7 +15,7 @@ from reading_services.processes.workplace import Processes
 from torchpipe.execution.figures import ServiceStats
 from torchpipe.execution.limits import OnDeath
 from torchpipe.execution.shard import InitFn, ResetFn
-from torchpipe.machine.budget import Budget
+from torchpipe.machine import Budget
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 

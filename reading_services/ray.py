@@ -17,7 +17,7 @@ from reading_services.hosted import HostedReadingService, worker_limits
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.limits import OnDeath
 from torchpipe.execution.shard import InitFn, ResetFn
-from torchpipe.machine.budget import Budget
+from torchpipe.machine import Budget
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import ImagePickler

@@ -97,10 +97,10 @@ import torchpipe
 print(hasattr(torchpipe.iter, "Nope"), "torchpipe.iter.items" in sys.modules)
 graph = torchpipe.iter.IterableWrapper(range(4)).map(str)
 print(*graph, "torchpipe.iter.items" in sys.modules, "torchpipe.iter.limiting" in sys.modules)
-print(torchpipe.device.cpu.__name__, torchpipe.iter.items.__name__)
+print(torchpipe.device.tree.__name__, torchpipe.iter.items.__name__)
 """,
     )
-    assert said == ["False", "False", "False", *"0123", "True", "False", "torchpipe.device.cpu", "torchpipe.iter.items"]
+    assert said == [*["False"] * 3, *"0123", "True", "False", "torchpipe.device.tree", "torchpipe.iter.items"]
 
 
 TAKEN = """

@@ -128,7 +128,7 @@ NAMES: dict[str, dict[str, str]] = {
         "StepRows": "torchpipe.observe.steps.rows",
     },
     "torchpipe.stats": {
-        "Budget": "torchpipe.machine.budget",
+        "Budget": "torchpipe.machine",
         "BalanceStats": "torchpipe.stats.model",
         "ConsumerStats": "torchpipe.stats.model",
         "CostStats": "torchpipe.stats.model",

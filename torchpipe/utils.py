@@ -8,7 +8,7 @@ from typing import Any
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.compat.torch_private import pin_memory as torchs_pin_memory
 from torchpipe.formats.storage.streams import StreamWrapper
-from torchpipe.graph.dot import to_dot
+from torchpipe.graph.draw import to_dot
 from torchpipe.node.functional import forms, lookup
 from torchpipe.node.traits import DataPipe
 

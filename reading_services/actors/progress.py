@@ -11,8 +11,7 @@ from reading_services.actors.replies import Status
 from reading_services.engine.messages import Report
 from reading_services.engine.workers import Figures
 from torchpipe.node.host import Trace
-from torchpipe.stats.node_sheet import NodeSheet
-from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, TimeSheet
+from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, NodeSheet, TimeSheet
 from torchpipe.stats.tracing import Tracing
 
 __all__ = ["ActorProgress"]

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 
 from reading_services.engine.policy import Change, Hosting, Policy, Rest
 from reading_services.engine.workers import WorkerCounters
-from torchpipe.machine.budget import Budget
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import Budget, format_bytes
 from torchpipe.stats.sheet import AWAITING_CREDIT, MAKING, SENDING
 
 __all__ = ["Autotune", "Choice", "Interval", "Tuner"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from reading_services.engine.autotune import Autotune
 from reading_services.engine.balance import Balance
 from reading_services.engine.policy import Policy
-from torchpipe.machine.budget import Budget
+from torchpipe.machine import Budget
 
 __all__ = ["policies"]
 

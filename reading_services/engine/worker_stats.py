@@ -11,7 +11,7 @@ from reading_services.engine.workers import DISPATCHER, Worker, WorkerCounters
 from torchpipe import errors
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.figures import EventLog, Made, ServiceFigures
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.stats import ProcessStats, QueueStats
 from torchpipe.stats.model import Section

@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from reading_services.engine.messages import Deal, Report, StartDispatch, StartEpoch
 from torchpipe.execution.shard import Chunk
-from torchpipe.stats.node_sheet import Figures
-from torchpipe.stats.sheet import Times
+from torchpipe.stats.sheet import Figures, Times
 
 __all__ = [
     "DISPATCHER",

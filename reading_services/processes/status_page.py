@@ -15,8 +15,7 @@ from typing import Any
 
 from reading_services.processes.shared_file import SharedFile
 from torchpipe.node.host import Trace
-from torchpipe.stats.node_sheet import NodeSheet
-from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, TimeSheet
+from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, NodeSheet, TimeSheet
 from torchpipe.stats.tracing import Tracing
 
 __all__ = ["Field", "PageTrace", "StatusPage"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchpipe.errors import RankError
-from torchpipe.formats.storage.listed import OTHER_CUTS, described
+from torchpipe.formats.storage.paths import OTHER_CUTS, described
 from torchpipe.node.traits import DataPipe, Division, division, node_name, walk
 
 __all__ = ["check_found", "found_files", "shared_nodes"]

@@ -17,7 +17,7 @@ from torchpipe.execution.epoch import EpochStart, Part, Uneven
 from torchpipe.execution.preparing import PreparingReadingService
 from torchpipe.execution.reading_service import warn_of_replicated
 from torchpipe.graph import plan
-from torchpipe.graph.length import total_length
+from torchpipe.graph.plan import total_length
 from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import DataPipe, node_name, traits_of
 from torchpipe.node.validate import check_count

@@ -23,7 +23,7 @@ from tests.data.datasets import Augmented, FailingAt, Lines
 from tests.laws.test_L6_nothing_left_behind import struck_script, wait_gone
 from tests.warm import Warm
 from torchpipe import DataLoader
-from torchpipe.device.cpu import CpuBackend
+from torchpipe.device.backend import CpuBackend
 from torchpipe.errors import IteratorInvalidated, ReplayWarning
 
 ENDINGS = (

@@ -14,7 +14,7 @@ from tests.sources import Script, feed_threads, start, wait_idle, wait_until
 from torchpipe import DataLoader2
 from torchpipe import device as devices
 from torchpipe.device import Backend, resolve
-from torchpipe.device.cpu import CpuBackend
+from torchpipe.device.backend import CpuBackend
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter.running import Prefetcher
 from torchpipe.iter.sources import IterableWrapper

@@ -24,11 +24,10 @@ import fsspec.asyn
 import pytest
 
 from tests.servers import Page, WebServer, web_server
-from torchpipe.formats.storage import request_threads, retrying
+from torchpipe.formats.storage import ahead, retrying
 from torchpipe.formats.storage.block_cache import BlockCache
 from torchpipe.formats.storage.content import open_up_to
-from torchpipe.formats.storage.remote import open_url
-from torchpipe.formats.storage.sources import RemoteSource
+from torchpipe.formats.storage.remote import RemoteSource, open_url
 from torchpipe.iter import TextLineReader
 from torchpipe.node.fingerprint import fingerprint
 
@@ -45,7 +44,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
         running.pages["/a"] = Page(CONTENT, {"ETag": '"1"', "Accept-Ranges": "bytes"})
         yield running
         deadline = time.monotonic() + 20
-        while request_threads.budget()._taken:  # what is being opened is closed once it is
+        while ahead.budget()._taken:  # what is being opened is closed once it is
             assert time.monotonic() < deadline, "closed files hold bytes"
             gc.collect()  # those of passes that were left
 

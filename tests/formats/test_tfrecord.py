@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tries import tries
-from torchpipe.formats.example import example_parser, parse_example
-from torchpipe.formats.tfrecord import read_record, write_record
+from torchpipe.formats.tfrecord import example_parser, parse_example, read_record, write_record
 
 # Of Google's protobuf 6 and the package crc32c: an Example and a SequenceExample, in two records.
 WRITTEN = bytes.fromhex(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.graph import draw, plan
-from torchpipe.graph.rows import rows_of
+from torchpipe.graph.draw import rows_of
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper, JsonlReader
 from torchpipe.map import SequenceWrapper
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe import DataLoader2, InProcessReadingService
-from torchpipe.graph.length import total_length
-from torchpipe.graph.plan import plan
+from torchpipe.graph.plan import plan, total_length
 from torchpipe.iter import IterableWrapper
 
 

@@ -15,8 +15,7 @@ from torchpipe.errors import StateError
 from torchpipe.indexed import shuffled
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
-from torchpipe.randomness.permuting import ComputedOrder
-from torchpipe.randomness.seeds import permutation
+from torchpipe.randomness.seeds import ComputedOrder, permutation
 from torchpipe.state import encode
 from torchpipe.testing import check_node
 

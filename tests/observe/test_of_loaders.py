@@ -22,7 +22,7 @@ from tests.stats.test_skips import Behind, fail_at_7
 from tests.stats.test_skips import graph as skipping
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.observe.advice import advise
 from torchpipe.stats import LoaderStats
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchpipe.machine.limits import Limits
+from torchpipe.machine import Limits
 
 GB = 1 << 30
 

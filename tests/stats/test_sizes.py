@@ -16,7 +16,7 @@ from reading_services import InProcessReadingService, MultiProcessingReadingServ
 from tests.measured import measured
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import FileOpener, IterableWrapper, PathList
-from torchpipe.machine.sizes import bytes_of
+from torchpipe.machine import bytes_of
 from torchpipe.stats import NodeStats
 
 

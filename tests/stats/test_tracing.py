@@ -16,7 +16,7 @@ from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.host import Host
 from torchpipe.stats import tracing
-from torchpipe.stats.node_sheet import ERRORS, ITEMS, SELF_NS, Figures, NodeSheet, bucket_of
+from torchpipe.stats.sheet import ERRORS, ITEMS, SELF_NS, Figures, NodeSheet, bucket_of
 from torchpipe.stats.tracing import UNTIMED, ThreadTracing, Tracing
 
 BUSY_S = 0.002

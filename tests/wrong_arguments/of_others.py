@@ -9,9 +9,9 @@ import torch
 
 from tests.wrong_arguments.rows import Row
 from torchpipe import functional_datapipe, shared_list
-from torchpipe.formats.example import example_parser
 from torchpipe.formats.storage.content import check_compression, recompress
 from torchpipe.formats.storage.paths import expand_paths
+from torchpipe.formats.tfrecord import example_parser
 from torchpipe.graph import plan, replace_node, to_dot
 from torchpipe.iter import IterableWrapper
 from torchpipe.randomness.seeds import check_seed

@@ -15,7 +15,7 @@ import torch
 from reading_services import MultiProcessingReadingService
 from tests.sources import feed_threads, wait_until
 from torchpipe import DataLoader2
-from torchpipe.device.cpu import CpuBackend
+from torchpipe.device.backend import CpuBackend
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
 from torchpipe.xla.several_devices import SeveralDevices

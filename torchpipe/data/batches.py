@@ -22,7 +22,7 @@ from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.state import Cursor
 from torchpipe.stats import MergeStats
-from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.sheet import NodeSheet
 
 __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 

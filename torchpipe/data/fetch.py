@@ -22,8 +22,7 @@ from torchpipe.node.failures import dump_error, load_error, safe_str
 from torchpipe.node.host import Memory
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.own_generators import OwnGenerators
-from torchpipe.stats.node_sheet import ERRORS, NodeSheet
-from torchpipe.stats.sizing import Sizing
+from torchpipe.stats.sheet import ERRORS, NodeSheet, Sizing
 
 __all__ = [
     "COLLATING",

@@ -62,7 +62,7 @@ from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.observing import watched
 from torchpipe.loader.untraced import untraced
-from torchpipe.machine.budget import Budget, budget_of
+from torchpipe.machine import Budget, budget_of
 from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.identity import Identity, identity_of_data

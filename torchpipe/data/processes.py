@@ -16,7 +16,7 @@ from torchpipe.data.nodes import FetchAssigned, InitWorker
 from torchpipe.data.order.sampling import Order
 from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.data.workers import WorkerEngine, WorkerMethod
-from torchpipe.device.cpu import CpuBackend
+from torchpipe.device.backend import CpuBackend
 from torchpipe.errors import WorkerDiedError
 from torchpipe.execution.limits import Restart, WorkerLimits
 from torchpipe.execution.reading_service import EpochStart

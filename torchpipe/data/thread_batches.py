@@ -45,7 +45,7 @@ from torchpipe.errors import StateMismatchError
 from torchpipe.execution.figures import Made, ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful
-from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.sheet import NodeSheet
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

@@ -6,10 +6,15 @@ from typing import Any
 
 import torch
 
-from torchpipe.device.backend import Backend
-from torchpipe.device.cpu import CpuBackend
-from torchpipe.device.options import DeviceKeywords, DeviceOptions
-from torchpipe.device.pace import DevicePace, Synchronous, pace_for
+from torchpipe.device.backend import (
+    Backend,
+    CpuBackend,
+    DeviceKeywords,
+    DeviceOptions,
+    DevicePace,
+    Synchronous,
+    pace_for,
+)
 from torchpipe.device.prepare import BatchGate
 from torchpipe.device.sharding import Sharding
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from torchpipe.device.tensors import is_wrapper, kind_of, restored, values_of
-from torchpipe.device.tree import path_of, replace_tensors
+from torchpipe.device.tree import is_wrapper, kind_of, path_of, replace_tensors, restored, values_of
 
 __all__ = ["CudaBackend"]
 

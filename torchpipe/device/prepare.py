@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from torchpipe.ahead.stage import Admitted, Stage
-from torchpipe.device.backend import Backend
-from torchpipe.device.options import DeviceOptions, PadTo
-from torchpipe.device.pace import pace_for
+from torchpipe.device.backend import Backend, DeviceOptions, PadTo, pace_for
 from torchpipe.device.tree import children, path_of, replace_arrays, replace_tensors, tensors_in
 from torchpipe.errors import StateError
 

@@ -17,8 +17,7 @@ import torch
 
 from torchpipe.compat import xla_private
 from torchpipe.device.sharding import check_rank, check_specs, specs_for, specs_in
-from torchpipe.device.tensors import Kind, is_wrapper, kind_of, restored, values_of
-from torchpipe.device.tree import path_of, replace_tensors
+from torchpipe.device.tree import Kind, is_wrapper, kind_of, path_of, replace_tensors, restored, values_of
 
 __all__ = ["XlaBackend"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from torchpipe.machine.budget import machine_busy_s
+from torchpipe.machine import machine_busy_s
 from torchpipe.stats.model import ConsumerStats, Moment
 
 __all__ = ["Clock"]

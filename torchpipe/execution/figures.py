@@ -21,7 +21,7 @@ from torchpipe.graph.rows import rows_of
 from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.stats.model import Event, NodeStats, ProcessStats, QueueStats, Section
-from torchpipe.stats.node_sheet import BYTES, ERRORS, ITEMS, SELF_NS, SIZED, SKIPPED, Figures, NodeSheet
+from torchpipe.stats.sheet import BYTES, ERRORS, ITEMS, SELF_NS, SIZED, SKIPPED, Figures, NodeSheet
 from torchpipe.stats.tracing import ThreadTracing, Tracing
 
 __all__ = ["EventLog", "Made", "Measuring", "ServiceFigures", "ServiceStats", "with_figures"]

@@ -12,8 +12,7 @@ from typing import Any, Literal, Self, TypeAlias
 from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import EpochStart, Part
 from torchpipe.execution.figures import ServiceFigures
-from torchpipe.graph.length import total_length
-from torchpipe.graph.plan import plan
+from torchpipe.graph.plan import plan, total_length
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe

@@ -29,12 +29,12 @@ from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.formats.pieces.undivided import advice
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.graph import draw, plan
+from torchpipe.graph.draw import read_by_every_shard
 from torchpipe.graph.plan import Plan
 from torchpipe.graph.rewrite import replace_nodes
-from torchpipe.graph.rows import read_by_every_shard
 from torchpipe.iter.running import Prefetcher
 from torchpipe.iter.to_device import ToDevice
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.host import Host, Trace

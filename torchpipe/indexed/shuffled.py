@@ -13,8 +13,7 @@ import numpy as np
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.indexed.keys import KeysIterator
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.randomness.permuting import ComputedOrder
-from torchpipe.randomness.seeds import StreamKey, check_seed, permutation, stored_key
+from torchpipe.randomness.seeds import ComputedOrder, StreamKey, check_seed, permutation, stored_key
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.formats.storage.options import check_storage_options
+from torchpipe.formats.storage.block_cache import check_storage_options
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.remote import entries_of, open_url, write_url
 from torchpipe.formats.storage.retrying import DEFAULT_RETRIES

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.decoding import by_ending, check_images, decoders
-from torchpipe.formats.example import example_parser
-from torchpipe.formats.samples import TarSamples, check_endings
-from torchpipe.formats.tfrecord import TFRecords, check_crc32c
+from torchpipe.formats.tar import TarSamples, check_endings
+from torchpipe.formats.tfrecord import TFRecords, check_crc32c, example_parser
 from torchpipe.formats.zip import ZipFiles
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import ContentReader, FileReader

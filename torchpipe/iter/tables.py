@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.pieces.plan import Piece, PiecePlan, plan_pieces
-from torchpipe.formats.tables.arrow import ArrowBlocks
-from torchpipe.formats.tables.blocks import Blocks, BlocksPart, TableRecords
+from torchpipe.formats.tables.blocks import ArrowBlocks, Blocks, BlocksPart, TableRecords
 from torchpipe.formats.tables.columns import (
     check_columns,
     check_columns_of,
@@ -23,8 +22,17 @@ from torchpipe.formats.tables.columns import (
     check_format,
     import_pyarrow,
 )
-from torchpipe.formats.tables.parquet import NoBlocks, ParquetBlocks, RowGroups, groups_in, import_parquet, is_at_hand
-from torchpipe.formats.tables.partitions import Partitions, check_fields, hive_fields
+from torchpipe.formats.tables.parquet import (
+    NoBlocks,
+    ParquetBlocks,
+    Partitions,
+    RowGroups,
+    check_fields,
+    groups_in,
+    hive_fields,
+    import_parquet,
+    is_at_hand,
+)
 from torchpipe.iter._shared.paths import ListedKeys, PathList, Paths
 from torchpipe.iter._shared.pieces import rows_kept
 from torchpipe.iter._shared.reading import FileReader

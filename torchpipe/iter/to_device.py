@@ -10,7 +10,7 @@ import torch
 
 from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.device import Backend, DeviceKeywords, DeviceOptions, resolve
-from torchpipe.device.cpu import CpuBackend
+from torchpipe.device.backend import CpuBackend
 from torchpipe.device.prepare import stage_for
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -19,8 +19,7 @@ from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import LeftOver
 from torchpipe.execution.figures import ServiceFigures
 from torchpipe.execution.merge import MergeIterator
-from torchpipe.machine.budget import available_cores
-from torchpipe.machine.memory import resident_bytes
+from torchpipe.machine import available_cores, resident_bytes
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
 from torchpipe.rings import from_ring, is_installed

@@ -16,7 +16,7 @@ from typing import Any
 from torchpipe.errors import LargeStateWarning, RankError, StateError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
 from torchpipe.graph import plan
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.node.fingerprint import describe_graph, first_argument, first_difference, without_data
 from torchpipe.node.identity import WAY_ON, Identity, identity_of_graph

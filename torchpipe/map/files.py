@@ -14,14 +14,12 @@ from itertools import accumulate
 from typing import Any
 
 from torchpipe.formats.decoding import check_images
-from torchpipe.formats.example import example_parser
 from torchpipe.formats.mds import Shards, mds_index
-from torchpipe.formats.storage.listed import listed, listed_files
-from torchpipe.formats.storage.options import check_storage_options
-from torchpipe.formats.storage.paths import expand_paths, is_remote
+from torchpipe.formats.storage.block_cache import check_storage_options
+from torchpipe.formats.storage.paths import expand_paths, is_remote, listed, listed_files
 from torchpipe.formats.storage.streams import Stamps
 from torchpipe.formats.tables.columns import check_columns
-from torchpipe.formats.tfrecord import check_crc32c, read_record, record_offsets
+from torchpipe.formats.tfrecord import check_crc32c, example_parser, read_record, record_offsets
 from torchpipe.map._indices import checked_index
 from torchpipe.node.datapipe import MapDataPipe
 from torchpipe.node.validate import check_count

@@ -188,7 +188,7 @@ class Shuffler(Switched[T]):
     position in the graph. A ``sharding_filter`` after it deals the keys: each shard reads only the items that it keeps.
 
     Up to 2**20 items the order is drawn and stored (8 bytes an item, 16 meanwhile), every order having the same chance.
-    That of more is computed, position by position (:class:`~torchpipe.randomness.permuting.ComputedOrder`), which takes
+    That of more is computed, position by position (:class:`~torchpipe.randomness.seeds.ComputedOrder`), which takes
     no memory and no time to begin or to resume. ``computed`` says which, whatever their number.
 
     State: a key and one integer.

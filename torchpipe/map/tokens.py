@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.formats.storage.listed import listed_files
-from torchpipe.formats.storage.paths import expand_paths
+from torchpipe.formats.storage.paths import expand_paths, listed_files
 from torchpipe.formats.tokens import MappedTokens, TokenSequences
 from torchpipe.map._indices import checked_index
 from torchpipe.node.announce import warn_user

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, is_dataclass
 from types import UnionType
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
-from torchpipe.stats import LoaderStats
+from torchpipe.stats.model import LoaderStats
 
 __all__ = ["PlainData", "stats_from_json", "stats_to_dict", "stats_to_json"]
 

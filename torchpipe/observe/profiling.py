@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torchpipe.errors import GraphError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.graph import plan
-from torchpipe.graph.rows import Row, rows_of
+from torchpipe.graph.draw import Row, rows_of
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.loader.run import streamed, way_out
-from torchpipe.machine.budget import available_cores
+from torchpipe.machine import available_cores
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
 from torchpipe.node.validate import check_count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from torchpipe.stats import Event, LoaderStats
+from torchpipe.stats.model import Event, LoaderStats
 
 __all__ = ["NewEvents", "Source", "check_seconds"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.stats.model import BalanceStats, LoaderStats, ProcessStats
 
 __all__ = [

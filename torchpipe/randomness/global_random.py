@@ -28,7 +28,7 @@ import torch
 from numpy.random import get_bit_generator  # type: ignore[attr-defined]
 
 from torchpipe.errors import StateError
-from torchpipe.randomness import numpy_generator
+from torchpipe.randomness import generators
 from torchpipe.randomness.seeds import BatchSeeds, StreamKey, derive_seed
 
 __all__ = [
@@ -58,12 +58,12 @@ class RandomStates:
     @classmethod
     def now(cls) -> RandomStates:
         """The states that are in place. Costs about 50 us."""
-        return cls(random.getstate(), numpy_generator.state_in_place(), torch.default_generator.get_state())
+        return cls(random.getstate(), generators.state_in_place(), torch.default_generator.get_state())
 
     def put(self) -> None:
         """Put them in place for good."""
         random.setstate(self.python)
-        numpy_generator.put_state(self.numpy)
+        generators.put_state(self.numpy)
         torch.default_generator.set_state(self.of_torch)
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class RandomStates:
         return cls(python, numpy, of_torch)
 
 
-_States = tuple[Any, numpy_generator.Numpy, torch.Tensor]
+_States = tuple[Any, generators.Numpy, torch.Tensor]
 """The states of ``random``, numpy and torch; numpy's generator itself."""
 
 _owner: threading.Thread | None = None  # None: the main thread
@@ -114,13 +114,13 @@ _warned: list[bool] = []  # once it was told that a thread draws from the proces
 
 
 def _states_now() -> _States:
-    return random.getstate(), numpy_generator.of_process(), torch.default_generator.get_state()
+    return random.getstate(), generators.of_process(), torch.default_generator.get_state()
 
 
 def _put(states: _States) -> None:
     python, numpy, of_torch = states
     random.setstate(python)
-    numpy_generator.put(numpy)
+    generators.put(numpy)
     torch.default_generator.set_state(of_torch)
 
 
@@ -212,7 +212,7 @@ class _Guest:
     """A set of global random states that takes the place of the process's own, and puts these back."""
 
     _outside: _States | None = None
-    _pool = numpy_generator.POOL
+    _pool = generators.POOL
 
     def _save_outside(self) -> None:
         self._outside = _states_now()
@@ -260,7 +260,7 @@ class BatchRandom(_Guest):
         for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch, sample)
         random.seed(for_python)
         if not isinstance(get_bit_generator(), np.random.MT19937):
-            numpy_generator.put((numpy_generator.seeded(0), None))
+            generators.put((generators.seeded(0), None))
         np.random.seed(for_numpy)
         torch.default_generator.manual_seed(for_torch)
         if self._own:
@@ -289,8 +289,8 @@ class BatchRandom(_Guest):
             try:
                 self._save_outside()
                 if self._numpy is None:
-                    self._numpy = numpy_generator.seeded(0)
-                numpy_generator.put((self._numpy, None))
+                    self._numpy = generators.seeded(0)
+                generators.put((self._numpy, None))
                 self.seed(seed, epoch, batch)
                 return step()
             finally:
@@ -315,7 +315,7 @@ class GlobalRandom(_Guest):
         self._initial: dict[str, Any] | None = None  # made when it is asked for: it takes half as long as all the rest
         seed = derive_seed(*key, _PURPOSE)
         self._python = random.Random(seed).getstate()
-        self._generator: Any = numpy_generator.seeded(seed)
+        self._generator: Any = generators.seeded(seed)
         self._normal: float | None = None
         self._torch = torch.Generator().manual_seed(seed).get_state()
 
@@ -412,5 +412,5 @@ class GlobalRandom(_Guest):
     def _stand_at(self, states: RandomStates) -> None:
         self._pool.give_back(self._generator)
         self._python, self._torch = states.python, states.of_torch
-        self._generator = numpy_generator.made(states.numpy)
+        self._generator = generators.made(states.numpy)
         self._normal = float(states.numpy["gauss"]) if states.numpy["has_gauss"] else None

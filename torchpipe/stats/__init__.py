@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from torchpipe.machine.budget import Budget
+    from torchpipe.machine import Budget
     from torchpipe.stats.model import (
         BalanceStats,
         ConsumerStats,

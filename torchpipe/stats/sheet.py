@@ -2,26 +2,44 @@
 
 Written by its process or thread, read by any other, also after a death; no locks, and no messages. A reader may come
 between two writes, and then be wrong by the last step.
+
+Figures of the nodes that a process runs, as 64-bit integers, perhaps in shared memory: written there, read here.
+
+That has one writer too, no locks and no messages.
+
+The bytes of a node's items, as a sample of them says. Runs wherever items are made and measured.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import MutableSequence
-from typing import Literal, TypeAlias, get_args
+from time import perf_counter_ns
+from typing import Any, Literal, TypeAlias, get_args
 
-from torchpipe.machine.memory import private_bytes, resident_bytes
+from torchpipe.machine import bytes_of, private_bytes, resident_bytes
 
 __all__ = [
     "AWAITING_CREDIT",
     "AWAITING_INPUT",
+    "BYTES",
+    "ERRORS",
     "IDLE",
+    "ITEMS",
     "MAKING",
+    "NEVER",
+    "SELF_NS",
     "SENDING",
+    "SIZED",
+    "SKIPPED",
     "STARTING",
     "Doing",
+    "Figures",
+    "NodeSheet",
+    "Sizing",
     "TimeSheet",
     "Times",
+    "bucket_of",
 ]
 
 Doing: TypeAlias = Literal["starting", "making", "sending", "awaiting credit", "awaiting input", "idle", "ended"]
@@ -141,3 +159,129 @@ class TimeSheet:
         times.memory_bytes, times.private_bytes = cells[_MEMORY], cells[_PRIVATE]
         times.private_at_first_bytes = cells[_PRIVATE_AT_FIRST]
         return times
+
+
+SELF_NS, ITEMS, ERRORS, SKIPPED, BYTES, SIZED, _HISTOGRAM = range(7)  # SIZED items have so many bytes
+
+# Self times fall into buckets, eight for each power of two. A quantile is the upper end of one: an eighth too much at
+# most, and never less than what the items took.
+_LEAST_BITS, _MOST_BITS = 7, 43  # under 0.1 us, over an hour
+_PARTS = 8
+_BUCKETS = _PARTS * (_MOST_BITS - _LEAST_BITS + 1)
+
+
+def bucket_of(nanoseconds: int) -> int:
+    """The index of a duration among a node's cells."""
+    bits = nanoseconds.bit_length()
+    if bits <= _LEAST_BITS:
+        return _HISTOGRAM + _PARTS - 1
+    if bits > _MOST_BITS:
+        return _HISTOGRAM + _BUCKETS - 1
+    return _HISTOGRAM + _PARTS * (bits - _LEAST_BITS) + ((nanoseconds >> (bits - 4)) & (_PARTS - 1))
+
+
+def _value_of(bucket: int) -> float:
+    """The upper end of a bucket, in seconds."""
+    power, part = divmod(bucket, _PARTS)
+    least = 1 << (power + _LEAST_BITS - 1)
+    return least * (1 + (part + 1) / _PARTS) / 1e9
+
+
+class Figures:
+    """A node's figures, to add and to subtract."""
+
+    __slots__ = ("cells",)
+
+    def __init__(self, cells: list[int] | None = None) -> None:
+        self.cells = [0] * NodeSheet.STRIDE if cells is None else cells
+
+    def add(self, other: Figures, sign: int = 1) -> None:
+        self.cells = [mine + sign * theirs for mine, theirs in zip(self.cells, other.cells)]
+
+    def __getitem__(self, cell: int) -> int:
+        return max(0, self.cells[cell])
+
+    def quantile(self, part: float) -> float | None:
+        """The self time in seconds that ``part`` of the items stayed under; None if none was timed."""
+        counts = self.cells[_HISTOGRAM:]
+        wanted, seen = part * sum(counts), 0
+        for bucket, count in enumerate(counts):
+            seen += count
+            if count and seen >= wanted:
+                return _value_of(bucket)
+        return None
+
+
+class NodeSheet:
+    """``nodes`` of them, by their numbers in the process; all zero at first. ``cells`` may be written by the owner."""
+
+    STRIDE = _HISTOGRAM + _BUCKETS
+
+    def __init__(self, cells: Cells) -> None:
+        self.cells = cells
+        self.nodes = len(cells) // self.STRIDE
+
+    @classmethod
+    def local(cls, nodes: int) -> NodeSheet:
+        """In this process's own memory."""
+        return cls([0] * (nodes * cls.STRIDE))
+
+    def note(self, node: int, nanoseconds: int, items: int = 1) -> None:
+        """``items`` of ``node`` were made in so long."""
+        cells, base = self.cells, node * self.STRIDE
+        cells[base + SELF_NS] += nanoseconds
+        cells[base + ITEMS] += items
+        cells[base + bucket_of(nanoseconds // items)] += items
+
+    def count(self, node: int, cell: int, more: int = 1) -> None:
+        self.cells[node * self.STRIDE + cell] += more
+
+    def read(self) -> list[Figures]:
+        """A copy of all. Raises: ValueError if its memory is gone."""
+        cells, stride = list(self.cells), self.STRIDE
+        return [Figures(cells[node * stride : (node + 1) * stride]) for node in range(self.nodes)]
+
+    def close(self) -> None:
+        """Let go of the memory, where it is shared. Idempotent."""
+        if isinstance(self.cells, memoryview):
+            self.cells.release()
+
+
+NEVER = 1 << 62
+_SHARE = 1000  # a look may take so small a part of the time that items take
+_MOST_STEP = 1024  # items between two looks
+_EACH = 32  # items at first are all looked at: short epochs are known exactly
+_MOST_IN_VAIN = 16  # looks, all of them
+
+
+class Sizing:
+    """Looks at an item of a node now and then, and notes its size for those since the last look."""
+
+    def __init__(self, sheet: NodeSheet, node: int) -> None:
+        self._sheet = sheet
+        self._node = node
+        self._step = 1
+        self._in_vain = self._looks = 0
+        self._looked_ns = perf_counter_ns()
+
+    def look(self, item: Any) -> int:
+        """Note the size of ``item``, if it has one: how many items further on the next one is to be shown."""
+        began, step = perf_counter_ns(), self._step
+        size = bytes_of(item)
+        if size is not None:
+            self._sheet.count(self._node, BYTES, size * step)
+            self._sheet.count(self._node, SIZED, step)
+        if not size:
+            self._in_vain += 1
+            if self._in_vain == _MOST_IN_VAIN:
+                return NEVER
+        elif self._in_vain:
+            self._in_vain = -NEVER  # there are some that have one
+        now = perf_counter_ns()
+        item_ns, self._looked_ns = (began - self._looked_ns) // step, now
+        self._looks += 1
+        if self._looks < _EACH:
+            return 1
+        # By what items have taken until now, and not by what this one is: large ones are not preferred
+        self._step = max(1, min(_MOST_STEP, 2 * step, _SHARE * (now - began) // (item_ns + 1)))
+        return self._step

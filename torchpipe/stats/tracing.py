@@ -15,8 +15,7 @@ from itertools import chain
 from time import perf_counter_ns
 from typing import Any
 
-from torchpipe.stats.node_sheet import ERRORS, SKIPPED, NodeSheet
-from torchpipe.stats.sizing import NEVER, Sizing
+from torchpipe.stats.sheet import ERRORS, NEVER, SKIPPED, NodeSheet, Sizing
 
 __all__ = ["UNTIMED", "ThreadTracing", "Tracing", "measures_by_default"]
 

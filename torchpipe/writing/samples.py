@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.formats.encoding import encode_file
-from torchpipe.formats.samples import MOST_ENDINGS, many_endings, split_name
-from torchpipe.formats.tar import BLOCK_BYTES
+from torchpipe.formats.tar import BLOCK_BYTES, MOST_ENDINGS, many_endings, split_name
 from torchpipe.writing.files import PartFile
 from torchpipe.writing.kinds import Kind, Writing
 

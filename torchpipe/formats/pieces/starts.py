@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from torchpipe.formats.indexes import Index, misfit
-from torchpipe.formats.samples import split_name
 from torchpipe.formats.storage.content import Content
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.formats.tar import BLOCK_BYTES, TarFiles
+from torchpipe.formats.tar import BLOCK_BYTES, TarFiles, split_name
 from torchpipe.formats.tfrecord import check_record, hop_records, indexed_records
 
 __all__ = ["RECORDS", "SAMPLES", "Format"]

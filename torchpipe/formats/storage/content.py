@@ -19,9 +19,8 @@ from torchpipe.compat.packages import needs
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.ahead import AheadFile
 from torchpipe.formats.storage.paths import is_remote
-from torchpipe.formats.storage.remembered import identity_of
 from torchpipe.formats.storage.remote import open_url
-from torchpipe.formats.storage.streams import can_seek, close_stream, stamp_of
+from torchpipe.formats.storage.streams import can_seek, close_stream, identity_of, stamp_of
 from torchpipe.formats.storage.writing import write_whole
 
 __all__ = [

@@ -1,6 +1,10 @@
 """Open streams as items: torch's ``StreamWrapper``, which closes a file when nothing refers to it, with types.
 
 A stream that can seek has a position, and by its stamp another file is told from the one that a state was saved with.
+
+The facts that a process has learned of files: found again as long as the file is the same one.
+
+Runs in any thread; of two that learn the same at once, one keeps it. Nothing of it is part of a state.
 """
 
 from __future__ import annotations
@@ -10,14 +14,15 @@ import os
 import stat
 import zlib
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from torchpipe.compat.torch_datapipes import StreamWrapper
 from torchpipe.errors import StateError
 
 __all__ = [
-    "Stamp", "Stamps", "StreamWrapper", "can_seek", "change_of", "check_stamp", "close_stream",
-    "close_stream_after_parts", "close_streams", "keep_newlines", "local_stamp", "seen_of", "stamp_of", "wrap_stream",
+    "Remembered", "Stamp", "Stamps", "StreamWrapper", "can_seek", "change_of", "check_stamp", "close_stream",
+    "close_stream_after_parts", "close_streams", "identity_of", "keep_newlines", "local_stamp", "seen_of", "stamp_of",
+    "wrap_stream",
 ]  # fmt: skip
 
 Stamp: TypeAlias = "list[int | str | None]"
@@ -167,3 +172,36 @@ class Stamps:
                 "build the graph anew and begin the epoch anew"
             )
         return stamp
+
+
+T = TypeVar("T")
+
+
+def identity_of(file: Any, stamp: Stamp | None) -> object:
+    """The identity of an open file: another one wherever this process finds other content; None if nobody can tell."""
+    return None if stamp is None or stamp[1] is None else (stamp, seen_of(file))
+
+
+class Remembered(Generic[T]):
+    """A ``T`` for each of some files, by path and identity. All are forgotten once they have more than ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[str, tuple[object, T]] = {}
+        self._size = 0
+
+    def has(self, path: str) -> bool:
+        """True for a file of that name, which may be another one by now."""
+        return path in self._kept
+
+    def get(self, path: str, identity: object) -> T | None:
+        known, value = self._kept.get(path, (None, None))
+        return None if identity is None or known != identity else value
+
+    def keep(self, path: str, identity: object, value: T, size: int = 1) -> None:
+        if identity is None:
+            return
+        if self._size + size > self._most:
+            self._kept, self._size = {}, 0
+        self._kept[path] = identity, value
+        self._size += size

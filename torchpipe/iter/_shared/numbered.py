@@ -17,7 +17,7 @@ from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.reading import FileReader
-from torchpipe.machine.sizes import bytes_of
+from torchpipe.machine import bytes_of
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, has_assumption, node_name, reads_shared, traits_of, walk

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import StateError
-from torchpipe.formats.storage.listed import check_listed, listed, listed_files, size_of
-from torchpipe.formats.storage.paths import expand_paths, is_remote
+from torchpipe.formats.storage.paths import check_listed, expand_paths, is_remote, listed, listed_files, size_of
 from torchpipe.formats.storage.streams import StreamWrapper, wrap_stream
 from torchpipe.indexed.keys import KeysIterator
 from torchpipe.indexed.selecting import SelectingIterator

@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.errors import GraphError
-from torchpipe.formats.pieces.plan import PIECE_BYTES, UNITS, Piece, PiecePlan, plan_pieces
-from torchpipe.formats.pieces.plan_file import check_plan_file, plan_in_file
+from torchpipe.formats.pieces.plan import (
+    PIECE_BYTES,
+    UNITS,
+    Piece,
+    PiecePlan,
+    check_plan_file,
+    plan_in_file,
+    plan_pieces,
+)
 from torchpipe.formats.pieces.undivided import how_to_divide
+from torchpipe.formats.storage.block_cache import check_storage_options
 from torchpipe.formats.storage.content import check_compression
-from torchpipe.formats.storage.listed import listed, size_of
-from torchpipe.formats.storage.options import check_storage_options
-from torchpipe.formats.storage.paths import expand_paths, is_remote
+from torchpipe.formats.storage.paths import expand_paths, is_remote, listed, size_of
 from torchpipe.indexed.shuffled import ShuffledKeys, Switched
 from torchpipe.iter._shared.paths import ListedKeys, PathList, local_files
 from torchpipe.node.context import Context

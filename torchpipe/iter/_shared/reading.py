@@ -16,10 +16,10 @@ from typing import Any, ClassVar, TypeVar
 
 from torchpipe.formats.pieces.plan import Piece, check_unchanged
 from torchpipe.formats.records import Records, behind_of
+from torchpipe.formats.storage.block_cache import check_storage_options
 from torchpipe.formats.storage.content import Content, check_compression
-from torchpipe.formats.storage.opened_ahead import FILES, Beginning, OpenedAhead
-from torchpipe.formats.storage.options import check_storage_options
 from torchpipe.formats.storage.paths import is_remote
+from torchpipe.formats.storage.remote import FILES, Beginning, OpenedAhead
 from torchpipe.formats.storage.streams import StreamWrapper, can_seek
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator

@@ -34,7 +34,7 @@ from torchpipe.iter import (
     WebDatasetReader,
 )
 from torchpipe.loader.dataloader2 import DataLoader2
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import format_bytes
 from torchpipe.map import TokenFile
 from torchpipe.writing.manifest import Manifest, Shard
 from torchpipe.writing.names import ShardNames

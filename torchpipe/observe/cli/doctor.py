@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from torchpipe.machine.budget import visible_cores
-from torchpipe.machine.limits import Limits
-from torchpipe.machine.sizes import format_bytes
+from torchpipe.machine import Limits, format_bytes, visible_cores
 
 __all__ = ["Finding", "examine"]
 

@@ -250,7 +250,7 @@ def _version() -> str:
 
 
 def _check(options: argparse.Namespace) -> tuple[int, Any]:
-    from torchpipe.machine.sizes import format_bytes
+    from torchpipe.machine import format_bytes
     from torchpipe.observe.cli.check import check_files
     from torchpipe.observe.views.screen import Terminal, screen_here
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from torchpipe.formats.example import example_parser
 from torchpipe.formats.storage.content import Content
 from torchpipe.formats.storage.streams import StreamWrapper
-from torchpipe.formats.tfrecord import TFRecords, check_crc32c
+from torchpipe.formats.tfrecord import TFRecords, check_crc32c, example_parser
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 

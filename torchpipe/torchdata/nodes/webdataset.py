@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchpipe.errors import GraphError, StateError
-from torchpipe.formats.samples import MOST_ENDINGS, many_endings, split_name
 from torchpipe.formats.storage.streams import StreamWrapper, wrap_stream
+from torchpipe.formats.tar import MOST_ENDINGS, many_endings, split_name
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.paths import pair_of
 from torchpipe.node.context import Context
