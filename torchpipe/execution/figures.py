@@ -16,8 +16,8 @@ from typing import Any
 
 from torchpipe.execution.dispatch import Dispatched
 from torchpipe.execution.shard import Shard
+from torchpipe.graph.draw import rows_of
 from torchpipe.graph.plan import Plan
-from torchpipe.graph.rows import rows_of
 from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.stats.model import Event, NodeStats, ProcessStats, QueueStats, Section
