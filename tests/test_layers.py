@@ -290,7 +290,7 @@ def test_every_ring_has_tests() -> None:
 
 
 def test_views_read_figures_and_nothing_else() -> None:
-    views = tuple(f"torchpipe.observe.{name}" for name in ("views", "export", "advice", "outlook", "source", "text"))
+    views = tuple(f"torchpipe.observe.{name}" for name in ("views", "export", "advice", "outlook", "text"))
     wrong = [
         str(item)
         for item in all_imports()

@@ -19,10 +19,8 @@ from tests.audit import audited
 from torchpipe.observe.cli.main import main
 from torchpipe.testing.audit import audit as audit_loader
 from torchpipe.testing.audit.checks import kill_points
-from torchpipe.testing.audit.differences import Judgement, difference, reached
 from torchpipe.testing.audit.processes import Runner
-from torchpipe.testing.audit.report import AuditReport, Row
-from torchpipe.testing.audit.rows import verdict_of
+from torchpipe.testing.audit.report import AuditReport, Judgement, Row, difference, reached, verdict_of
 from torchpipe.testing.audit.samples import Sample, UnidentifiedError, samples_of
 
 FILE = audited.__file__

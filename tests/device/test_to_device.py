@@ -21,7 +21,7 @@ from torchpipe.iter.sources import IterableWrapper
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.state import Cursor, decode, encode
-from torchpipe.testing.devices import FakeBackend
+from torchpipe.testing.fakes import FakeBackend
 
 EVERY = st.sampled_from([1, 3, None])
 

@@ -18,7 +18,7 @@ from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.observe.advice import advise
-from torchpipe.testing.devices import FakeBackend
+from torchpipe.testing.fakes import FakeBackend
 
 __all__ = ["CASES", "SLOW_S", "Case", "foretold", "main", "run"]
 

@@ -11,7 +11,7 @@ from reading_services import MultiProcessingReadingService
 from tests.wrong_arguments.rows import Row, calls, marked
 from torchpipe.device import DeviceOptions
 from torchpipe.iter import IterableWrapper, ToDevice
-from torchpipe.testing.devices import FakeBackend
+from torchpipe.testing.fakes import FakeBackend
 
 __all__ = ["ROWS"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.device.loaders import index_of
 from torchpipe.state import SnapshotPolicy
-from torchpipe.testing.devices import FakeBackend
+from torchpipe.testing.fakes import FakeBackend
 from torchpipe.xla.several_devices import SeveralDevices
 
 __all__ = ["DEPTHS", "TAILS", "drain", "expected", "replays", "several"]

@@ -23,7 +23,7 @@ from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter.sources import IterableWrapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.state import SnapshotPolicy
-from torchpipe.testing.devices import FakeBackend
+from torchpipe.testing.fakes import FakeBackend
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 

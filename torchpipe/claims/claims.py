@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from torchpipe.claims.driver import ClaimsDriver
-from torchpipe.claims.loaders import check_loader, makes_items
-from torchpipe.claims.saved import Item
+from torchpipe.claims.saved import Item, check_loader, makes_items
 from torchpipe.claims.window import Claim, ClaimStats, Number, Window
 from torchpipe.node.validate import check_choice, check_count, check_seconds
 from torchpipe.randomness.global_random import may_change_states

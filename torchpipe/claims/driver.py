@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchpipe.claims.loaders import ranks_of_claims
-from torchpipe.claims.saved import Item, SavedClaims
+from torchpipe.claims.saved import Item, SavedClaims, ranks_of_claims
 from torchpipe.claims.window import Claim, Window, are_open
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.node.holders import OpaqueWarnings

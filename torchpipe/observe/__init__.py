@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from torchpipe.observe.advice import Advice
     from torchpipe.observe.outlook import Prediction
     from torchpipe.observe.profiles import NodeProfile, Profile, Rate
-    from torchpipe.observe.steps.mixtures import Mixture, SourceCount
-    from torchpipe.observe.steps.rows import Rows, StepRows
+    from torchpipe.observe.steps.rows import Mixture, Rows, SourceCount, StepRows
 else:
     __getattr__, __dir__ = on_demand(__name__)
 

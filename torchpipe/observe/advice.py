@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from torchpipe.observe.outlook import Outlook, Prediction
-from torchpipe.observe.plain_data import PlainData
+from torchpipe.observe.text import PlainData
 from torchpipe.stats.model import LoaderStats, NodeStats, ProcessStats, StageStats, rebuilt_s
 
 __all__ = ["Advice", "Bottleneck", "advise"]

@@ -1,17 +1,24 @@
-"""``module:name`` and ``file.py:name``: the object that somebody names on a command line. Runs where it is called."""
+"""``module:name`` and ``file.py:name``: the object that somebody names on a command line. Runs where it is called.
+
+The object that a function named on a command line makes, told what it takes of workers, ranks and epochs.
+
+Runs in the process that the loader is for.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["object_named"]
+__all__ = ["Maker", "object_named"]
 
 
 def object_named(target: str) -> Any:
@@ -71,3 +78,45 @@ def _origin_of(name: str) -> str | None:
         return getattr(known, "__file__", None)
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     return None if spec is None else spec.origin
+
+
+WORKERS = ("num_workers", "workers")
+
+
+class Maker:
+    """Calls the function that ``target`` names; ``takes`` has those of its parameters that are known.
+
+    These are ``workers`` (its own name is num_workers or workers), ``rank``, ``world_size`` and ``epoch``.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._made = object_named(target)
+        self._target = target
+        self.is_function = callable(self._made) and (
+            not hasattr(type(self._made), "__iter__") or isinstance(self._made, type)
+        )
+        self._names: dict[str, str] = {}
+        if self.is_function:
+            names = inspect.signature(self._made).parameters
+            known = {**dict.fromkeys(WORKERS, "workers"), "rank": "rank", "world_size": "world_size", "epoch": "epoch"}
+            self._names = {known[name]: name for name in names if name in known}
+
+    @property
+    def takes(self) -> list[str]:
+        return sorted(self._names)
+
+    def value(self, wanted: Mapping[str, int | None]) -> Any:
+        """The object that ``target`` names, or that the function there makes. Raises: TypeError for a function that
+        needs more arguments; any error of the function's.
+        """
+        if not self.is_function:
+            return self._made
+        arguments = {
+            self._names[name]: value for name, value in wanted.items() if name in self._names and value is not None
+        }
+        try:
+            inspect.signature(self._made).bind(**arguments)
+        except TypeError as error:
+            told = ", ".join("num_workers" if name == "workers" else name for name in wanted) or "nothing"
+            raise TypeError(f"{self._target} {error}: it is told {told}; give the others defaults") from None
+        return self._made(**arguments)

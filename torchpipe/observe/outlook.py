@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from torchpipe.observe.plain_data import PlainData
+from torchpipe.observe.text import PlainData
 from torchpipe.stats.model import LoaderStats, NodeStats, rebuilt_s
 
 __all__ = ["Limit", "Outlook", "Prediction"]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchpipe.observe.outlook import Prediction
-from torchpipe.observe.plain_data import PlainData
-from torchpipe.observe.text import format_count, format_table
+from torchpipe.observe.text import PlainData, format_count, format_table
 from torchpipe.stats.model import Section
 
 __all__ = ["NodeProfile", "Profile", "Rate"]

@@ -1,14 +1,27 @@
-"""Figures as text, for ``print(loader.stats())``: the sentence, then a row for each node and each process. Pure."""
+"""Figures as text, for ``print(loader.stats())``: the sentence, then a row for each node and each process. Pure.
+
+Figures and findings as plain values and as JSON, there and back: frozen dataclasses that hold nothing else. Pure.
+
+The sources of all that observes: a loader's figures, and each of its events once. Runs in the user's process.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, fields, is_dataclass
+from types import UnionType
+from typing import Any, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
 from torchpipe.machine import format_bytes
-from torchpipe.stats.model import BalanceStats, LoaderStats, ProcessStats
+from torchpipe.stats.model import BalanceStats, Event, LoaderStats, ProcessStats
 
 __all__ = [
+    "NewEvents",
+    "PlainData",
+    "Source",
     "as_text",
+    "check_seconds",
     "format_count",
     "format_seconds",
     "format_table",
@@ -17,6 +30,9 @@ __all__ = [
     "plain",
     "process_rows",
     "spent_s",
+    "stats_from_json",
+    "stats_to_dict",
+    "stats_to_json",
 ]
 
 _DASH = "-"
@@ -179,3 +195,74 @@ def format_count(value: float) -> str:
         if value >= 10 * factor or (factor == 1e6 and value >= factor):
             return f"{value / factor:.3g}{unit}"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+class PlainData:
+    """To plain values and back."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Dicts, lists and plain values: what JSON has."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps(self.to_dict(), indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The object that :meth:`to_json` gave. Raises: TypeError or KeyError if ``text`` is something else."""
+        return _read(cls, json.loads(text))  # type: ignore[no-any-return]
+
+
+def stats_to_dict(stats: LoaderStats) -> dict[str, Any]:
+    """The advice and the figures of a loader."""
+    return {"advice": stats.advice.to_dict(), **asdict(stats)}
+
+
+def stats_to_json(stats: LoaderStats, indent: int | None = None) -> str:
+    return json.dumps(stats_to_dict(stats), indent=indent)
+
+
+def stats_from_json(text: str) -> LoaderStats:
+    """The figures in ``text``, without a later version's fields. Raises: TypeError or KeyError for something else."""
+    return _read(LoaderStats, json.loads(text))  # type: ignore[no-any-return]
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """``value``, out of JSON, as a ``kind``."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return None if value is None else _read(next(item for item in get_args(kind) if item is not type(None)), value)
+    if origin is tuple:
+        return tuple(_read(get_args(kind)[0], item) for item in value)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        names = {item.name for item in fields(kind)}
+        return kind(**{name: _read(hints[name], item) for name, item in value.items() if name in names})  # type: ignore[operator]
+    return value
+
+
+class Source(Protocol):
+    """A loader, or what knows its figures."""
+
+    def stats(self) -> LoaderStats: ...
+
+
+class NewEvents:
+    """Each event once. The first call of :meth:`of` returns all that there are."""
+
+    def __init__(self) -> None:
+        self._seen: frozenset[Event] = frozenset()
+
+    def of(self, stats: LoaderStats) -> list[Event]:
+        """The events of ``stats`` that earlier figures did not have. One that a log has forgotten stays away."""
+        new = [event for event in stats.events if event not in self._seen]
+        self._seen = frozenset(stats.events)
+        return new
+
+
+def check_seconds(every_s: float) -> None:
+    """Raises: TypeError, ValueError for what is no time between two looks."""
+    if isinstance(every_s, bool) or not isinstance(every_s, int | float):
+        raise TypeError(f"every_s must be a number of seconds, got {every_s!r}")
+    if not 0.001 <= every_s <= 3600:
+        raise ValueError(f"every_s must be 0.001 to 3600 seconds, got {every_s!r}")

@@ -283,12 +283,12 @@ class LoaderStats:
 
     def to_json(self, indent: int | None = None) -> str:
         """The figures, and the advice."""
-        return from_ring("torchpipe.observe.plain_data:stats_to_json")(self, indent)  # type: ignore[no-any-return]
+        return from_ring("torchpipe.observe.text:stats_to_json")(self, indent)  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, text: str) -> LoaderStats:
         """The figures that :meth:`to_json` gave. Raises: TypeError or KeyError if ``text`` is something else."""
-        return from_ring("torchpipe.observe.plain_data:stats_from_json")(text)  # type: ignore[no-any-return]
+        return from_ring("torchpipe.observe.text:stats_from_json")(text)  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
         return str(from_ring("torchpipe.observe.text:as_text")(self)) if is_installed("observe") else repr(self)

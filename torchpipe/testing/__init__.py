@@ -1,8 +1,7 @@
 """Conformance kits: the checks that torchpipe's own nodes and services pass, for anybody's nodes and services."""
 
 from torchpipe.testing.compare import Frozen, freeze
-from torchpipe.testing.counting import CountingSource, Pulls
-from torchpipe.testing.devices import FakeBackend
+from torchpipe.testing.fakes import CountingSource, FakeBackend, Pulls
 from torchpipe.testing.nodes import check_node
 from torchpipe.testing.services import check_reading_service, sample_graph
 

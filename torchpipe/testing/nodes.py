@@ -26,7 +26,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
 from torchpipe.state.pickling import dumps
 from torchpipe.testing.compare import Frozen, freeze, value_of
-from torchpipe.testing.counting import CountingSource
+from torchpipe.testing.fakes import CountingSource
 
 __all__ = ["check_node"]
 

@@ -14,50 +14,62 @@ from torchpipe.on_demand import on_demand
 from torchpipe.torchdata.importing import install
 
 if TYPE_CHECKING:
-    from torchpipe.torchdata.nodes.batch_mappers import BatchAsyncMapper, BatchMapper
-    from torchpipe.torchdata.nodes.bucket_batcher import BucketBatcher
-    from torchpipe.torchdata.nodes.csv_parser import CSVDictParser, CSVParser
-    from torchpipe.torchdata.nodes.data_frames import DataFrameMaker, ParquetDataFrameLoader
-    from torchpipe.torchdata.nodes.decompressor import (
+    from torchpipe.torchdata.nodes.archives import (
         Bz2FileLoader,
         CompressionType,
         Decompressor,
         Extractor,
+        RarArchiveLoader,
+        TarArchiveLoader,
+        TFRecordExample,
+        TFRecordExampleSpec,
+        TFRecordLoader,
+        WebDataset,
         XzFileLoader,
+        ZipArchiveLoader,
     )
-    from torchpipe.torchdata.nodes.file_lister import FileLister
+    from torchpipe.torchdata.nodes.batches import (
+        BatchAsyncMapper,
+        BatchMapper,
+        BucketBatcher,
+        InBatchShuffler,
+        MaxTokenBucketizer,
+        Rows2Columnar,
+    )
+    from torchpipe.torchdata.nodes.branches import RoundRobinDemultiplexer, SampleMultiplexer, UnZipper
+    from torchpipe.torchdata.nodes.data_frames import DataFrameMaker, ParquetDataFrameLoader
+    from torchpipe.torchdata.nodes.files import (
+        FileLister,
+        HashChecker,
+        RoutedDecoder,
+        Saver,
+        ShardExpander,
+        StreamReader,
+    )
     from torchpipe.torchdata.nodes.full_sync import FullSync
-    from torchpipe.torchdata.nodes.hash_checker import HashChecker
-    from torchpipe.torchdata.nodes.header import Header
-    from torchpipe.torchdata.nodes.hugging_face_hub_reader import HuggingFaceHubReader
-    from torchpipe.torchdata.nodes.in_batch_shuffler import InBatchShuffler
-    from torchpipe.torchdata.nodes.in_memory_cache import InMemoryCacheHolder
-    from torchpipe.torchdata.nodes.index_adder import IndexAdder
-    from torchpipe.torchdata.nodes.iopath import IoPathFileLister, IoPathFileOpener, IoPathSaver
-    from torchpipe.torchdata.nodes.json_parser import JsonParser
-    from torchpipe.torchdata.nodes.line_reader import LineReader
-    from torchpipe.torchdata.nodes.max_token_bucketizer import MaxTokenBucketizer
-    from torchpipe.torchdata.nodes.online_readers import GDriveReader, OnlineReader
-    from torchpipe.torchdata.nodes.paragraph_aggregator import ParagraphAggregator
-    from torchpipe.torchdata.nodes.part_selectors import Dropper, Flattener, Slicer
-    from torchpipe.torchdata.nodes.pin_memory import PinMemory
-    from torchpipe.torchdata.nodes.rar_loader import RarArchiveLoader
-    from torchpipe.torchdata.nodes.round_robin_demultiplexer import RoundRobinDemultiplexer
-    from torchpipe.torchdata.nodes.routed_decoder import RoutedDecoder
-    from torchpipe.torchdata.nodes.rows_to_columnar import Rows2Columnar
-    from torchpipe.torchdata.nodes.s3 import S3FileLister, S3FileLoader
-    from torchpipe.torchdata.nodes.sample_multiplexer import SampleMultiplexer
-    from torchpipe.torchdata.nodes.sampler import Sampler
-    from torchpipe.torchdata.nodes.saver import Saver
-    from torchpipe.torchdata.nodes.shard_expander import ShardExpander
+    from torchpipe.torchdata.nodes.items import (
+        Dropper,
+        Flattener,
+        Header,
+        IndexAdder,
+        InMemoryCacheHolder,
+        PinMemory,
+        Sampler,
+        Slicer,
+        ThreadPoolMapper,
+    )
+    from torchpipe.torchdata.nodes.online import (
+        GDriveReader,
+        HuggingFaceHubReader,
+        IoPathFileLister,
+        IoPathFileOpener,
+        IoPathSaver,
+        OnlineReader,
+        S3FileLister,
+        S3FileLoader,
+    )
     from torchpipe.torchdata.nodes.shuffled_flatmapper import ShuffledFlatMapper
-    from torchpipe.torchdata.nodes.stream_reader import StreamReader
-    from torchpipe.torchdata.nodes.tar_loader import TarArchiveLoader
-    from torchpipe.torchdata.nodes.tfrecord_loader import TFRecordExample, TFRecordExampleSpec, TFRecordLoader
-    from torchpipe.torchdata.nodes.thread_pool_mapper import ThreadPoolMapper
-    from torchpipe.torchdata.nodes.unzipper import UnZipper
-    from torchpipe.torchdata.nodes.webdataset import WebDataset
-    from torchpipe.torchdata.nodes.zip_loader import ZipArchiveLoader
+    from torchpipe.torchdata.nodes.texts import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator
     from torchpipe.utils import pin_memory_fn
 else:
     __getattr__, __dir__ = on_demand(__name__)

@@ -10,8 +10,7 @@ import torch
 
 from torchpipe.formats.tables.columns import import_pyarrow
 from torchpipe.formats.tables.parquet import import_parquet
-from torchpipe.writing.files import PartFile
-from torchpipe.writing.kinds import Kind, Writing
+from torchpipe.writing.kinds import Kind, PartFile, Writing
 
 __all__ = ["Tables"]
 

@@ -14,14 +14,9 @@ from torchpipe.formats.storage.writing import Lease
 from torchpipe.iter.items import Mapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.validate import check_count
-from torchpipe.writing.files import PartFile, part_of, sync_folder, telling
-from torchpipe.writing.kinds import Kind, Writing
-from torchpipe.writing.lines import Lines
-from torchpipe.writing.manifest import Manifest, Shard, ShardFile, WrittenShards
-from torchpipe.writing.names import ShardNames
-from torchpipe.writing.samples import Samples
+from torchpipe.writing.kinds import Kind, Lines, PartFile, Samples, Tokens, Writing, part_of, sync_folder, telling
+from torchpipe.writing.manifest import Manifest, Shard, ShardFile, ShardNames, WrittenShards
 from torchpipe.writing.tables import Tables
-from torchpipe.writing.tokens import Tokens
 
 __all__ = ["write_shards"]
 

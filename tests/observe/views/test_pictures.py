@@ -10,9 +10,8 @@ from reading_services import MultiProcessingReadingService
 from tests.observe.views.figures import BUSY, HOSTILE
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
-from torchpipe.observe.views.layout import graph_mermaid
-from torchpipe.observe.views.svg import graph_svg
-from torchpipe.observe.views.timeline import timeline_svg
+from torchpipe.observe.views.report import timeline_svg
+from torchpipe.observe.views.svg import graph_mermaid, graph_svg
 from torchpipe.stats import Event
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from reading_services import DistributedReadingService, SequentialReadingService
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
-from torchpipe.observe.plain_data import stats_to_dict
+from torchpipe.observe.text import stats_to_dict
 
 def bad_at_5(number):
     if number == 5:

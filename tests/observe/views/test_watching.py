@@ -22,7 +22,7 @@ from tests.warm import Warm
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.observe.views import screen as screens
-from torchpipe.observe.views.live import Pace, drawn, page, progress_line
+from torchpipe.observe.views.screen import Pace, drawn, page, progress_line
 
 COLUMNS, ROWS = 90, 24
 

@@ -36,8 +36,7 @@ from torchpipe.iter import (
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.machine import format_bytes
 from torchpipe.map import TokenFile
-from torchpipe.writing.manifest import Manifest, Shard
-from torchpipe.writing.names import ShardNames
+from torchpipe.writing.manifest import Manifest, Shard, ShardNames
 
 __all__ = ["Checked", "check_files"]
 

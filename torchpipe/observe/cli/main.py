@@ -271,7 +271,7 @@ def _check(options: argparse.Namespace) -> tuple[int, Any]:
 
 def _explain(options: argparse.Namespace) -> tuple[int, Any]:
     from torchpipe.observe.cli.targets import loader_of
-    from torchpipe.observe.plain_data import stats_to_dict
+    from torchpipe.observe.text import stats_to_dict
 
     loader = loader_of(options.target, options.workers)
     try:
@@ -287,7 +287,7 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
     from itertools import islice
 
     from torchpipe.observe.cli.targets import loader_of
-    from torchpipe.observe.plain_data import stats_to_dict
+    from torchpipe.observe.text import stats_to_dict
 
     if options.report is not None:  # before it takes its time
         from torchpipe.observe.views.report import check_target

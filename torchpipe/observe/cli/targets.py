@@ -14,7 +14,7 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.traits import is_node
 from torchpipe.node.validate import check_count
-from torchpipe.observe.making import Maker
+from torchpipe.observe.named import Maker
 from torchpipe.state import decode
 
 __all__ = ["loader_of", "refusal"]

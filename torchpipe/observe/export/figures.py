@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from torchpipe.observe.source import NewEvents, Source
-from torchpipe.observe.text import spent_s
+from torchpipe.observe.text import NewEvents, Source, spent_s
 from torchpipe.stats import LoaderStats
 
 __all__ = ["Measurement", "Measurements"]

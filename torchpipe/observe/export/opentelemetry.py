@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from torchpipe.compat.packages import needs
 from torchpipe.observe.export.figures import Measurements
-from torchpipe.observe.source import NewEvents, Source
+from torchpipe.observe.text import NewEvents, Source
 from torchpipe.stats import LoaderStats
 
 __all__ = ["OpenTelemetryExporter"]

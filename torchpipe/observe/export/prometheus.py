@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torchpipe.compat.packages import needs
 from torchpipe.observe.export.figures import Measurements
-from torchpipe.observe.source import Source
+from torchpipe.observe.text import Source
 
 __all__ = ["PrometheusExporter"]
 

@@ -6,8 +6,7 @@ import os
 from typing import Any, Self
 
 from torchpipe.compat.packages import needs
-from torchpipe.observe.source import NewEvents, Source
-from torchpipe.observe.text import own_shares
+from torchpipe.observe.text import NewEvents, Source, own_shares
 from torchpipe.stats import LoaderStats
 
 __all__ = ["TensorBoardExporter"]

@@ -9,8 +9,7 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.loader.observing import AskedSteps
 from torchpipe.node.validate import check_count
 from torchpipe.observe.steps import datasets, graphs
-from torchpipe.observe.steps.mixtures import Mixture, mixtures_of
-from torchpipe.observe.steps.rows import Rows
+from torchpipe.observe.steps.rows import Mixture, Rows, mixtures_of
 
 __all__ = ["item_at", "mixtures", "next_change", "rows_of"]
 

@@ -1,26 +1,148 @@
 """Going to a step of an epoch in this process, beside the loader's own loop: for ``rows`` and ``item_at`` of a graph.
 
 Runs in the user's process. Nothing of the loader moves, and no rank, worker or device is asked.
+
+The samples that a graph hands out, without making them: substitutes for nodes that make one item of one.
+
+Runs in the user's process. A node that makes each item of one item, and of nothing else, decides neither which items
+come nor when; nor do nodes before it that only choose by number, change the order, or group. With such nodes passed
+through, the items of the sources come out: in the same order, since nodes keep their numbers, from which their random
+streams come. A source that is read by index gives its keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.graph import plan
+from torchpipe.indexed.by_index import ByIndex
+from torchpipe.iter import (
+    Batcher,
+    Collator,
+    Concater,
+    Cycler,
+    DynamicBatcher,
+    Enumerator,
+    Grouper,
+    LengthBucketer,
+    Mapper,
+    Mixer,
+    OnError,
+    Packer,
+    ParallelMapper,
+    RandomMapper,
+    Repeater,
+    UnBatcher,
+    Zipper,
+)
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.loader.observing import AskedSteps
 from torchpipe.loader.state import LoaderState
-from torchpipe.node.traits import DataPipe, node_name, traits_of
-from torchpipe.observe.steps.identities import Identities, batched_levels
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe, inputs_of, is_ours, node_name, pairs, traits_of, walk
+from torchpipe.node.users_code import node_runs_users_code
 from torchpipe.observe.steps.rows import Rows, rows_in, wanted_steps
 from torchpipe.state.ranks import delivered_position
 
-__all__ = ["item_at", "rows_of"]
+__all__ = ["Identities", "Substitutes", "batched_levels", "item_at", "rows_of"]
+
+Substitutes: TypeAlias = Mapping[int, Callable[[Context], NodeIterator[Any]]]
+"""By the ids of nodes, what makes the iterator that stands for theirs."""
+
+_OF_ONE = (Mapper, RandomMapper, ParallelMapper, Collator, Enumerator)  # what they make is left out
+_GATHER = (Batcher, DynamicBatcher, Grouper, LengthBucketer, Packer)  # several samples into an item
+_BY_NUMBER = (Batcher, Concater, Cycler, Repeater, Zipper)  # they look into no item
+
+
+class _Through(NodeIterator[Any]):
+    """Hands on the items of its input."""
+
+    def run(self) -> Iterator[Any]:
+        return self.source.items()
+
+
+@dataclass(frozen=True)
+class Identities:
+    """``substitutes`` for nodes of a graph. ``made_by``: the nodes that items are made for, or by, all the same."""
+
+    substitutes: Substitutes
+    made_by: tuple[DataPipe, ...] = ()
+
+    @classmethod
+    def of(cls, root: DataPipe) -> Identities:
+        """The identities of the graph that ends in ``root``. No node is left out if code of the user's decides which
+        items come: it may draw from random states that go on from one function to the next.
+        """
+        found: dict[int, Callable[[Context], NodeIterator[Any]]] = {}
+        waiting, seen, kept = [root], set[int](), []
+        while waiting:
+            node = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if type(node) in _OF_ONE:
+                found[id(node)] = _passed_through(node)
+                waiting += inputs_of(node)
+            elif _gives_keys(node):
+                found[id(node)] = _keys_of(node)
+            elif _is_by_number(node):
+                waiting += inputs_of(node)
+            else:
+                kept += walk(node)
+        drawing = tuple(node for node in kept if node_runs_users_code(node))
+        return cls({}, drawing) if drawing else cls(found)
+
+
+def batched_levels(node: DataPipe) -> int | None:
+    """The number of levels of batches around the samples in an item of ``node``: 0: none; None: nobody can tell."""
+    inputs = inputs_of(node)
+    if not is_ours(type(node).__module__) or type(node) is UnBatcher:
+        return None
+    if not inputs:
+        return 0
+    found = {batched_levels(item) for item in inputs}
+    below = found.pop()
+    if found or below is None or (below and pairs(node)):  # a tuple of batches
+        return None
+    return below + (type(node) in _GATHER)
+
+
+def _is_by_number(node: DataPipe) -> bool:
+    traits = traits_of(node)
+    if not is_ours(type(node).__module__) or (type(node) is OnError and node.policy == "skip"):
+        return False
+    if not inputs_of(node):
+        return not node_runs_users_code(node)
+    by_number = type(node) in _BY_NUMBER or (type(node) is Mixer and node.by == "samples")
+    if not traits.alters_stream:  # it moves items, or calls functions again, whose exceptions it may name
+        return True
+    return (by_number or traits.selects) and not traits.dispatches and not node_runs_users_code(node)
+
+
+def _passed_through(node: DataPipe) -> Callable[[Context], NodeIterator[Any]]:
+    return lambda context: _Through(node, context, *inputs_of(node))
+
+
+def _gives_keys(node: DataPipe) -> bool:
+    """True for a source that is read by index, and holds more than plain data."""
+    by_index = is_ours(type(node).__module__) and getattr(node, "by_index", False) is True
+    return by_index and (bool(inputs_of(node)) or node_runs_users_code(node))
+
+
+def _keys_of(node: DataPipe) -> Callable[[Context], NodeIterator[Any]]:
+    def begin(context: Context) -> NodeIterator[Any]:
+        iterator = replace(context, substitutes={}).iterate(node)
+        if isinstance(iterator, ByIndex):
+            iterator.give_keys()
+        return iterator
+
+    return begin
 
 
 def rows_of(

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from torchpipe.observe.source import NewEvents, check_seconds
-from torchpipe.observe.text import spent_s
+from torchpipe.observe.text import NewEvents, check_seconds, spent_s
 from torchpipe.stats import LoaderStats
 
 if TYPE_CHECKING:

@@ -1,16 +1,190 @@
-"""The graph as a picture: processes as boxes, their nodes in them, what is known of their time and queues. Pure."""
+"""The graph as a picture: processes as boxes, their nodes in them, what is known of their time and queues. Pure.
+
+The positions of a graph's nodes in a picture: in rows from the top down, the sections one below the other. Pure.
+
+Two pictures are text themselves: lines, and Mermaid's language, which GitHub and many documentation tools draw.
+
+Colours of pictures and pages, light and dark, and text that is safe to put there. Pure.
+"""
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchpipe.observe.text import format_count, format_seconds, own_shares, spent_s
-from torchpipe.observe.views.layout import Group, graph_mermaid, graph_text, groups_of
-from torchpipe.observe.views.theme import CSS, escape, shortened
 from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
+from torchpipe.stats.model import Section
 
-__all__ = ["graph_as", "graph_svg", "process_bar"]
+__all__ = [
+    "CSS",
+    "Group",
+    "escape",
+    "graph_as",
+    "graph_mermaid",
+    "graph_svg",
+    "graph_text",
+    "groups_of",
+    "process_bar",
+    "shortened",
+]
+
+_LIGHT = {
+    "paper": "#ffffff",
+    "group": "#f4f6f8",
+    "box": "#ffffff",
+    "line": "#c9d1d9",
+    "ink": "#1f2328",
+    "soft": "#59636e",
+    "busy": "#2f6fde",
+    "send": "#8a63d2",
+    "wait": "#d9822b",
+    "idle": "#d5dbe1",
+    "good": "#1a7f4b",
+    "bad": "#cf222e",
+}
+_DARK = {
+    "paper": "#0d1117",
+    "group": "#151b23",
+    "box": "#1c232c",
+    "line": "#3d444d",
+    "ink": "#e6edf3",
+    "soft": "#9aa4af",
+    "busy": "#5b9bff",
+    "send": "#b392f0",
+    "wait": "#f0a04b",
+    "idle": "#363e48",
+    "good": "#4ac284",
+    "bad": "#ff7b72",
+}
+
+
+def _variables(colours: dict[str, str]) -> str:
+    return "".join(f"--{name}:{value};" for name, value in colours.items())
+
+
+CSS = f""".tp{{{_variables(_LIGHT)}}}
+@media (prefers-color-scheme:dark){{.tp{{{_variables(_DARK)}}}}}
+.tp text{{font:13px ui-sans-serif,system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:var(--ink)}}
+.tp .strong{{font-weight:600}}
+.tp .name{{font:13px ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace}}
+.tp .soft{{fill:var(--soft);font-size:12px}}
+.tp .over{{paint-order:stroke;stroke:var(--group);stroke-width:5px}}
+.tp .group{{fill:var(--group);stroke:var(--line)}}
+.tp .box{{fill:var(--box);stroke:var(--line)}}
+.tp .slowest{{stroke:var(--bad);stroke-width:2}}
+.tp .edge{{fill:none;stroke:var(--soft);stroke-width:1.3}}
+.tp .tip{{fill:var(--soft)}}
+.tp .paper{{fill:var(--paper)}}
+.tp .busy{{fill:var(--busy)}}
+.tp .send{{fill:var(--send)}}
+.tp .wait{{fill:var(--wait)}}
+.tp .idle{{fill:var(--idle)}}
+.tp .bad{{fill:var(--bad)}}
+"""
+"""The style of all pictures: a page that holds several may have it once or often."""
+
+
+def escape(text: object) -> str:
+    """``text`` for HTML, SVG and their attributes: without what XML cannot hold."""
+    return html.escape(re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", str(text)))
+
+
+def shortened(text: str, most: int) -> str:
+    """At most ``most`` characters, on one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+_MOST_CHARS = 60  # of a name in Mermaid
+_SECTIONS: tuple[Section, ...] = ("dispatch", "shard", "main")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The nodes of a section, row by row: each stands below all of those that it reads."""
+
+    section: Section
+    where: str  # who runs it
+    kinds: tuple[str, ...]  # of the processes that do
+    rows: tuple[tuple[NodeStats, ...], ...]
+
+
+def groups_of(stats: LoaderStats) -> list[Group]:
+    """The sections that have nodes, and the main one, where the loop is, in any case."""
+    return [
+        Group(section, _where(section, stats), _kinds(section, stats), rows)
+        for section in _SECTIONS
+        if (rows := _rows([node for node in stats.nodes if node.section == section])) or section == "main"
+    ]
+
+
+def graph_text(stats: LoaderStats) -> str:
+    """The sections one below the other, one line a node with the numbers of its inputs."""
+    lines = []
+    for group in groups_of(stats):
+        lines.append(f"{group.section} section: {group.where}")
+        for node in (node for row in group.rows for node in row):
+            source = f"  <- {', '.join(map(str, node.inputs))}" if node.inputs else ""
+            lines.append(f"  {node.number:>3} {node.name}{source}")
+    return "\n".join(lines)
+
+
+def graph_mermaid(stats: LoaderStats) -> str:
+    """A flowchart: a box for each section, an arrow for each input."""
+    lines = ["flowchart TD"]
+    for group in groups_of(stats):
+        lines.append(f'  subgraph {group.section}_section["{_quoted(group.where)}"]')
+        lines += [f'    n{node.number}["{_quoted(node.name)}"]' for row in group.rows for node in row]
+        if group.section == "main":
+            lines.append('    loop(["your loop"])')
+        lines.append("  end")
+    read = {number for node in stats.nodes for number in node.inputs}
+    for node in stats.nodes:
+        lines += [f"  n{number} --> n{node.number}" for number in node.inputs]
+        if node.number not in read:
+            lines.append(f"  n{node.number} --> loop")
+    return "\n".join(lines)
+
+
+def _rows(nodes: list[NodeStats]) -> tuple[tuple[NodeStats, ...], ...]:
+    level: dict[int, int] = {}
+    for node in nodes:  # inputs stand before what reads them
+        level[node.number] = 1 + max((level[number] for number in node.inputs if number in level), default=-1)
+    rows: list[list[NodeStats]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
+    for node in nodes:
+        rows[level[node.number]].append(node)
+    return tuple(tuple(row) for row in rows)
+
+
+def _where(section: Section, stats: LoaderStats) -> str:
+    if section == "main" or not stats.workers:
+        shards = "" if section == "main" or stats.shards == 1 else f", {stats.shards} shards"
+        return f"your process{shards}"
+    if section == "dispatch":
+        return "dispatcher process" if stats.dispatcher and stats.method != "thread" else "your process"
+    what = "thread" if stats.method == "thread" else "worker process"
+    plural = "" if stats.workers == 1 else "s" if stats.method == "thread" else "es"
+    method = "" if stats.method == "thread" else f" ({stats.method})"
+    shards = "" if stats.shards == stats.workers else f", {stats.shards} shards"
+    return f"{stats.workers} {what}{plural}{method}{shards}"
+
+
+def _kinds(section: Section, stats: LoaderStats) -> tuple[str, ...]:
+    if section == "main" or not stats.workers:
+        return ("main",) if section == "main" else ()
+    return ("dispatcher",) if section == "dispatch" else ("worker", "thread")
+
+
+def _quoted(text: str) -> str:
+    """The text as Mermaid wants it: entities by number, for all that it or HTML could take for its own."""
+    return "".join(
+        char if char.isalnum() or char in " _.,:()[]=-+*/" else f"#{ord(char)};"
+        for char in shortened(text, _MOST_CHARS)
+    )
+
 
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y = 290, 46, 18, 26
 _PAD, _TITLE_H, _LINE_H = 14, 26, 20

@@ -14,9 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from torchpipe.observe.source import Source, check_seconds
-from torchpipe.observe.views.live import Pace, drawn, page, progress_line
-from torchpipe.observe.views.screen import Lines, Notebook, Screen, screen_here
+from torchpipe.observe.text import Source, check_seconds
+from torchpipe.observe.views.screen import Lines, Notebook, Pace, Screen, drawn, page, progress_line, screen_here
 
 if TYPE_CHECKING:
     from torchpipe.loader.observing import Looks

@@ -4,7 +4,6 @@
 """
 
 from torchpipe.testing.audit.checks import audit
-from torchpipe.testing.audit.options import Options
-from torchpipe.testing.audit.report import AuditReport, Row
+from torchpipe.testing.audit.report import AuditReport, Options, Row
 
 __all__ = ["AuditReport", "Options", "Row", "audit"]

@@ -13,12 +13,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from torchpipe.testing.audit.differences import Difference, Epochs, Judgement, difference, reached
-from torchpipe.testing.audit.options import Options
-from torchpipe.testing.audit.orders import Batch, Order, RunResult
-from torchpipe.testing.audit.processes import Runner
-from torchpipe.testing.audit.report import AuditReport, Row, Verdict
-from torchpipe.testing.audit.rows import count_of, error_of, row_of
+from torchpipe.testing.audit.processes import Batch, Order, Runner, RunResult
+from torchpipe.testing.audit.report import (
+    AuditReport,
+    Difference,
+    Epochs,
+    Judgement,
+    Options,
+    Row,
+    Verdict,
+    count_of,
+    difference,
+    error_of,
+    reached,
+    row_of,
+)
 from torchpipe.testing.audit.samples import Sample, UnidentifiedError
 
 __all__ = ["audit", "kill_points"]

@@ -3,36 +3,159 @@
 Runs as ``python -m torchpipe.testing.audit.child``: that process has imported torch, and forks one for each
 :class:`Order` that it reads (a line of JSON); each one has a session of its own, and imports the user's code anew. It
 tells its parent the number of each such process, and then its exit code.
+
+The loader under audit, whatever it is: made by the user's function, with a state if it has one.
+
+Runs in the audited process.
+
+Asks the user's code twice for one thing, under the same random states: does it count, remember, or read the clock?
 """
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
+from itertools import islice
 from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy
+import numpy as np
 import torch
 
 from reading_services.processes.parent import signal_at_parents_end
-from torchpipe.observe.making import Maker
-from torchpipe.observe.named import object_named
-from torchpipe.testing.audit.loaders import Made
-from torchpipe.testing.audit.orders import Order
-from torchpipe.testing.audit.probes import probe
-from torchpipe.testing.audit.processes import Family, children_of
+from torchpipe.data.loader import DataLoader
+from torchpipe.iter import IterableWrapper
+from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.node.datapipe import IterDataPipe, iterate
+from torchpipe.node.traits import inputs_of, is_node, node_name, walk, with_inputs
+from torchpipe.observe.named import Maker, object_named
+from torchpipe.testing.audit.processes import Family, Order, children_of
 from torchpipe.testing.audit.samples import samples_of
+from torchpipe.testing.compare import digest_of
 
-__all__: list[str] = []
+__all__ = ["Made", "probe"]
+
+_PAIRS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
+
+
+class Made:
+    """A loader: iterated once for each epoch, and saved by what it has, or else by what its iterator has."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = DataLoader2(loader) if is_node(loader) else loader
+        self._iterator: Iterator[Any] | None = None
+        self._pending: list[Any] = []
+        if not hasattr(type(self.loader), "__iter__") and not hasattr(type(self.loader), "__getitem__"):
+            raise TypeError(f"a loader should be iterable, and {type(self.loader).__name__} is not")
+
+    @property
+    def name(self) -> str:
+        kind = type(self.loader)
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+    @property
+    def is_ours(self) -> bool:
+        return isinstance(self.loader, DataLoader | DataLoader2)
+
+    @property
+    def has_state(self) -> bool:
+        """True if it can be saved and loaded. Known of an iterator only once there is one."""
+        return _methods(self.loader) is not None or _methods(self._iterator) is not None
+
+    def save(self) -> Any:
+        """The state, or None if there is none."""
+        methods = _methods(self.loader) or _methods(self._iterator)
+        return None if methods is None else methods[0]()
+
+    def load(self, state: Any) -> None:
+        """Before an epoch. Without a state it begins anew."""
+        methods = _methods(self.loader)
+        if methods is not None:
+            methods[1](state)
+        else:
+            self._pending = [state]
+
+    def epoch(self) -> Iterator[Any]:
+        """One loop over it."""
+        self._iterator = iter(self.loader)
+        if self._pending and (methods := _methods(self._iterator)) is not None:
+            methods[1](self._pending[0])
+        self._pending = []
+        yield from self._iterator
+
+
+def _methods(holder: Any) -> tuple[Any, Any] | None:
+    for save, load in _PAIRS:
+        if callable(getattr(holder, save, None)) and callable(getattr(holder, load, None)):
+            return getattr(holder, save), getattr(holder, load)
+    return None
+
+
+_PROBED = 3
+_CAUSES = (
+    "it counts or remembers its calls, changes in place what it keeps, or draws from a clock or a generator of its own"
+)
+
+
+def probe(loader: Any) -> str:
+    """The fault of the first of the user's objects that gives two different answers, as text; empty if there is none.
+
+    Asked are a map-style dataset, for its first samples, and each function of a torchpipe graph, for its first item.
+    """
+    found = _of_graph(loader.datapipe) if isinstance(loader, DataLoader2) else _of_dataset(loader)
+    return next(found, "")
+
+
+def _of_dataset(loader: Any) -> Iterator[str]:
+    dataset: Any = getattr(loader, "dataset", None)
+    if not hasattr(type(dataset), "__getitem__") or not hasattr(type(dataset), "__len__"):
+        return
+    for index in range(min(_PROBED, len(dataset))):
+        name = f"{type(dataset).__qualname__}[{index}]"
+        first = _seeded(lambda: dataset[index])  # noqa: B023
+        before = digest_of(first)
+        second = digest_of(_seeded(lambda: dataset[index]))  # noqa: B023
+        if digest_of(first) != before:
+            yield f"{name} gives an object that it changes when it is asked again"
+        elif second != before:
+            yield f"{name}, asked twice under the same random states, gives two different samples: {_CAUSES}"
+
+
+def _of_graph(root: Any) -> Iterator[str]:
+    for node in walk(root):
+        sources: list[Any] = [source for source in inputs_of(node) if isinstance(source, IterDataPipe)]
+        if not callable(getattr(node, "fn", None)) or len(sources) != 1:
+            continue
+        for item in _seeded(lambda: list(islice(iterate(sources[0]), 1))):  # noqa: B023
+            first, second = (_seeded(lambda: _through(node, item)) for _ in range(2))  # noqa: B023
+            if first != second:
+                yield f"{node_name(node)}, asked twice for one item, gives two different results: {_CAUSES}"
+
+
+def _through(node: Any, item: Any) -> list[str]:
+    """Digests of what ``node`` makes of a copy of ``item``."""
+    source = IterableWrapper([copy.deepcopy(item)], deepcopy=False)
+    return [digest_of(result) for result in iterate(with_inputs(node, lambda _: source))]
+
+
+def _seeded(function: Callable[[], Any]) -> Any:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    return function()
+
 
 # What most loaders need: imported once. Nobody needs the names here.
 _PRELOADED = ("torch.utils.data", "torchpipe.iter", "torchpipe.map", "reading_services")

@@ -1,3 +1,3 @@
-"""Nodes of torchdata's for which torchpipe has a better one. A file for each node, or close family."""
+"""Nodes of torchdata's for which torchpipe has a better one, by what they are about."""
 
 __all__: list[str] = []

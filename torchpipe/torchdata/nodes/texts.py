@@ -1,20 +1,30 @@
-"""``parse_csv`` and ``parse_csv_as_dict``: the rows of tables in open files."""
+"""Text in open files.
+
+- ``parse_csv`` and ``parse_csv_as_dict``: the rows of tables in open files.
+- ``parse_json_files``: the values in open JSON files.
+- ``readlines``: the lines of open files.
+- ``lines_to_paragraphs``: lines up to the next empty one, together.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.content import Content
-from torchpipe.formats.storage.streams import StreamWrapper, keep_newlines
-from torchpipe.formats.text import CsvRows, check_decoding
+from torchpipe.formats.storage.streams import StreamWrapper, close_stream, keep_newlines
+from torchpipe.formats.text import CsvRows, Lines, check_decoding
+from torchpipe.iter._shared.bases import ItemIterator, Itemwise, OneInput
+from torchpipe.iter._shared.paths import naming_path, pair_of, path_and_stream
 from torchpipe.iter._shared.reading import StreamReader
+from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.validate import check_count
+from torchpipe.node.validate import check_columns, check_count
 
-__all__ = ["CSVDictParser", "CSVParser"]
-
+__all__ = ["CSVDictParser", "CSVParser", "JsonParser", "LineReader", "ParagraphAggregator"]
 
 _MISSING: Any = object()  # stands in for a field that a row lacks
 _REST: Any = object()  # the key of fields that are too many
@@ -189,3 +199,132 @@ class CSVDictParser(_Parser):
 
     def rows(self, content: Content) -> CsvRows:
         return _NamedRows(self, content)
+
+
+@functional_datapipe("parse_json_files")
+class JsonParser(Itemwise[tuple[str, Any]]):
+    """Takes pairs (path, stream) of JSON files, and yields pairs (path, value). Closes the stream.
+
+    Other arguments are those of :func:`json.loads`.
+
+    State: none of its own. Raises: while iterating, TypeError for other items, and ``json.JSONDecodeError``
+    with a note of the path.
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]], **kwargs: Any) -> None:
+        super().__init__(source_datapipe)
+        json.loads("0", **kwargs)  # a misspelt argument is an error here
+        self.kwargs = kwargs
+
+    def change(self, item: Any) -> tuple[str, Any]:
+        path, stream = path_and_stream("parse_json_files", item, binary=False)
+        with naming_path(path):
+            data = json.loads(stream.read(), **self.kwargs)
+        close_stream(stream)
+        return path, data
+
+
+@functional_datapipe("readlines")
+class LineReader(StreamReader[Any]):
+    """Takes pairs (path, stream), and yields pairs (path, line), or lines alone with ``return_path=False``.
+
+    The first ``skip_lines`` of each file are left out. ``strip_newline`` takes newline characters from both ends of a
+    line. Streams of bytes yield bytes, unless ``decode`` makes text of them by ``encoding`` and ``errors``. A stream is
+    closed at its end. With ``strict``, bytes that are no text are an error, unless ``errors`` says what becomes of
+    them, and a byte order mark is no part of a text; ``strict=False`` leaves such bytes out, and keeps the mark, as
+    torchdata does.
+
+    State: that of the input before the current file, and the position in the file. Resuming opens it again and goes
+    there at once, if the stream can seek (of compressed ones, the bytes before are decompressed again); else it reads
+    the lines before again, which a :class:`~torchpipe.ReplayWarning` announces.
+
+    Raises: ValueError for a negative ``skip_lines``; LookupError for an unknown encoding; while iterating, TypeError
+    for items that are no pairs, and what the stream raises, with a note of the path; StateError where the file has
+    changed since a state was saved, as far as its size and its end tell, if the stream is one of a file.
+    """
+
+    binary = False
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[tuple[str, Any]],
+        *,
+        skip_lines: int = 0,
+        strip_newline: bool = True,
+        decode: bool = False,
+        encoding: str = "utf-8",
+        errors: str | None = None,
+        return_path: bool = True,
+        strict: bool = True,
+    ) -> None:
+        super().__init__(source_datapipe)
+        self.skip_lines = check_count("skip_lines", skip_lines, at_least=0)
+        self.strip_newline = strip_newline
+        self.decoding = check_decoding(encoding, errors, strict) if decode else None
+        self.strict = strict
+        self.return_path = return_path
+
+    def records(self, path: str, stream: StreamWrapper) -> _Lines:
+        return _Lines(self, Content(path, None, opened=stream))
+
+
+class _Lines(Lines[Any]):
+    def __init__(self, node: LineReader, content: Content) -> None:
+        super().__init__(content, node.decoding, node.skip_lines, keeps_bom=not node.strict)
+        self._strip = node.strip_newline
+        self._return_path = node.return_path
+
+    def _made(self, line: Any) -> Any:
+        if self._strip:
+            line = line.strip("\r\n" if isinstance(line, str) else b"\r\n")
+        line = self._decoded(line)
+        return (self.path, line) if self._return_path else line
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(lines)
+
+
+class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
+    saved = ("path", "lines")
+
+    def __init__(self, node: ParagraphAggregator, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
+        self.joiner = self.with_retries(node.joiner)
+        self.path: Any = None  # of the lines
+        self.lines: list[Any] = []
+
+    def run(self) -> Iterator[tuple[str, Any]]:
+        for item in self.source.items():
+            path, line = pair_of("lines_to_paragraphs", item, "(path, line), as from readlines()")
+            before, lines = self.path, self.lines
+            if line and (path == before or not lines):
+                self.path = path
+                lines.append(line)
+                continue
+            self.path, self.lines = path, [line] if line else []
+            if lines:
+                yield before, self.joiner(lines)
+        if self.lines:
+            lines, self.lines = self.lines, []
+            yield self.path, self.joiner(lines)
+
+
+@functional_datapipe("lines_to_paragraphs")
+class ParagraphAggregator(OneInput[tuple[str, Any]]):
+    """Takes pairs (path, line), and yields pairs (path, paragraph): the lines up to an empty one, or to the next path.
+
+    ``joiner`` makes a paragraph of a list of lines, by default one text.
+
+    State: the lines of the paragraph that has begun. Raises: TypeError if ``joiner`` is no function or, while
+    iterating, for items that are no pairs.
+    """
+
+    iterator = _ParagraphIterator
+
+    def __init__(
+        self, source_datapipe: IterDataPipe[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = _joined
+    ) -> None:
+        super().__init__(source_datapipe)
+        check_columns("joiner", joiner, None)
+        self.joiner = joiner
