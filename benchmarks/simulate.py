@@ -39,7 +39,7 @@ import numpy as np
 import torch
 
 from torchpipe import DataLoader2, InProcessReadingService, iterate
-from torchpipe.execution.part import Part
+from torchpipe.execution.epoch import Part
 from torchpipe.iter import IterableWrapper, JsonlReader
 from torchpipe.state import SnapshotPolicy
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from reading_services.ray import RayReadingService, RayWorkers
     from reading_services.sequential import SequentialReadingService
     from torchpipe.execution.epoch import WorkerInfo
+    from torchpipe.execution.figures import ServiceStats
     from torchpipe.execution.limits import Restart
     from torchpipe.execution.preparing import PreparingReadingService
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-    from torchpipe.execution.service_figures import ServiceStats
     from torchpipe.randomness.seeds import SeedGenerator
 else:
     __getattr__, __dir__ = on_demand(__name__)

@@ -15,16 +15,16 @@ from reading_services.images import image_of
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.exact import cursor_from
+from torchpipe.execution.figures import ServiceFigures, ServiceStats
 from torchpipe.execution.limits import OnDeath, Restart, WorkerLimits
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
-from torchpipe.execution.service_figures import ServiceFigures, ServiceStats
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
 from torchpipe.iter.running import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.machine import Budget, budget_of
-from torchpipe.node.context import GraphIndex
+from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, walk
 from torchpipe.node.validate import check_count

@@ -12,8 +12,8 @@ from typing import Any
 from reading_services.hosted import HostedReadingService, worker_limits
 from reading_services.processes.start_method import start_method
 from reading_services.processes.workplace import Processes
+from torchpipe.execution.figures import ServiceStats
 from torchpipe.execution.limits import OnDeath
-from torchpipe.execution.service_figures import ServiceStats
 from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.machine import Budget
 from torchpipe.node.validate import check_count

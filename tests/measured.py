@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from torchpipe.loader.looks import Looks
+from torchpipe.loader.observing import Looks
 
 __all__ = ["measured"]
 

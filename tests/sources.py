@@ -11,8 +11,9 @@ from typing import Any
 
 from torchpipe.ahead.background import RunAhead
 from torchpipe.ahead.iterators import RunAheadIterator
-from torchpipe.node.context import Context, Host
+from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.host import Host
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy
 
@@ -100,7 +101,7 @@ class _ScriptIterator(NodeIterator[Any]):
             yield items[self.index - 1]
 
     def close(self) -> None:
-        if not self.is_closed:
+        if not self.pass_engine.is_closed:
             self.node.journal.closed_in.append(threading.current_thread())
         super().close()
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start, wait_idle, wait_until
 from tests.warm import Warm
-from torchpipe.ahead import at_exit, background
+from torchpipe.ahead import background, waiting
 from torchpipe.ahead.background import RunAhead
 from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.ahead.stage import Stage
@@ -195,7 +195,7 @@ def test_L6_close_at_any_position_ends_the_thread_and_closes_the_source_once(
 def test_L6_close_gives_up_on_a_source_that_blocks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(at_exit, "_JOIN_S", 0.05)
+    monkeypatch.setattr(waiting, "_JOIN_S", 0.05)
     source = Script(range(5), block_at=1)
     iterator = start(Prefetcher(source, 2))
     next(iterator)
@@ -217,7 +217,7 @@ def test_L6_closing_a_stage_wakes_a_stage_below_it(monkeypatch: pytest.MonkeyPat
     next(iterator)
     source.journal.blocked.wait()
     (outer_thread,) = ahead_of(iterator)._feed.threads
-    monkeypatch.setattr(at_exit, "_JOIN_S", 0.2)
+    monkeypatch.setattr(waiting, "_JOIN_S", 0.2)
     iterator.close()
     outer_thread.join()
     assert not outer_thread.is_alive()

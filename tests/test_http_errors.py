@@ -12,7 +12,7 @@ from reading_services import MultiProcessingReadingService
 from tests.servers import Page, web_server
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
-from torchpipe.node.failures.remote_error import dump_error, load_error
+from torchpipe.node.failures import dump_error, load_error
 
 
 class Mute(Exception):

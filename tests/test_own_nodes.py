@@ -391,7 +391,8 @@ def test_a_node_held_in_an_attribute_that_is_not_named_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["items", "state_later", "drop", "source", "take_over", "node", "is_closed", "number_to_trace", "untimed"]
+    "name",
+    ["items", "state_later", "drop", "source", "draw_from_process", "node", "pass_engine", "with_retries", "untimed"],
 )
 def test_a_class_that_takes_a_name_of_the_engine_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=f"attribute '{name}', which every NodeIterator has"):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe.errors import NotSerializableError, RemoteTraceback, WorkerError
-from torchpipe.node.failures.remote_error import dump_error, load_error
+from torchpipe.node.failures import dump_error, load_error
 
 
 def raised(make: Callable[[], BaseException]) -> BaseException:

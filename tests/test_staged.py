@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start, wait_until
-from torchpipe.ahead import at_exit, background
+from torchpipe.ahead import background, waiting
 from torchpipe.ahead.background import RunAhead
 from torchpipe.ahead.stage import Admitted, Limits, Stage
 from torchpipe.errors import WorkerDiedError
@@ -310,7 +310,7 @@ def test_L6_close_while_all_threads_are_at_work() -> None:
 def test_L6_close_gives_up_on_a_source_that_blocks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(at_exit, "_JOIN_S", 0.05)
+    monkeypatch.setattr(waiting, "_JOIN_S", 0.05)
     source, mover = Script(range(5), block_at=1), Mover()
     ahead = stage(source, 2, Limits(host_depth=2, threads=2), mover)
     next(ahead.items())

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from torchpipe import DataLoader, DataLoader2, errors
-from torchpipe.ahead.queues import listed
+from torchpipe.ahead.waiting import listed
 from torchpipe.iter import IterableWrapper
 
 LENGTH = 200

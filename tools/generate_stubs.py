@@ -51,6 +51,32 @@ from __future__ import annotations
 __all__ = ["FORMS", "NAMES"]
 
 '''
+# Of each package of nodes: its docstring, what it imports at once, what it offers of modules that are no rooms, options
+PACKAGES = {
+    "torchpipe.iter": (
+        """Iterable nodes: each is imported when it is first asked for, by its name or its form (``dp.map(...)``).
+
+torchdata's other names are in ``torchpipe.torchdata``. Asked for here they are found as well, but neither listed nor
+known to type checkers. Written by ``make stubs`` from ``__all__`` of the package's modules: do not edit.
+""",
+        ("DataChunk", "IterDataPipe", "functional_datapipe"),
+        {
+            "PathList": "torchpipe.iter._shared.paths",
+            "FilePieces": "torchpipe.iter._shared.pieces",
+            "SHARDING_PRIORITIES": "torchpipe.iter.ordering",
+        },
+        ', unlisted="torchpipe.torchdata"',
+    ),
+    "torchpipe.map": (
+        """Map-style nodes, which are read by key; each is imported when it is first asked for.
+
+Written by ``make stubs`` from ``__all__`` of the package's modules: do not edit.
+""",
+        ("MapDataPipe", "functional_datapipe"),
+        {},
+        "",
+    ),
+}
 KINDS = {"IterDataPipe": "iter", "MapDataPipe": "map"}
 CLASSES = {"iter": "IterMethods", "map": "MapMethods"}
 RINGS = runpy.run_path(str(ROOT / "torchpipe" / "rings.py"))  # it stands alone
@@ -482,6 +508,43 @@ def generate(modules: dict[str, Module] | None = None) -> str:
     return _formatted("\n".join([text, *variables, "", *classes]))
 
 
+def generate_package(package: str, modules: dict[str, Module] | None = None) -> str:
+    """The text of the ``__init__.py`` of ``package``, whose modules offer what their ``__all__`` names, formatted."""
+    modules = read_modules() if modules is None else modules
+    doc, at_once, beside, options = PACKAGES[package]
+    names = dict(beside)
+    for name, module in modules.items():
+        parent, _, last = name.rpartition(".")
+        if parent == package and not last.startswith("_"):
+            names |= dict.fromkeys(_offered(module), name)
+    lines = "".join(f"    from {module} import {name}\n" for name, module in names.items())
+    return _formatted(
+        f'''"""{doc}"""
+
+from typing import TYPE_CHECKING
+
+from torchpipe.node.datapipe import {", ".join(at_once)}
+from torchpipe.on_demand import on_demand
+
+if TYPE_CHECKING:
+{lines}else:
+    __getattr__, __dir__ = on_demand(__name__{options})
+
+__all__ = {sorted([*at_once, *names])!r}
+'''
+    )
+
+
+def _offered(module: Module) -> list[str]:
+    """The classes and types in the module's ``__all__``."""
+    values = [node.value for node in module.tree.body if isinstance(node, ast.Assign) and _names_all(node)]
+    return [name for name in ast.literal_eval(values[0]) if re.search("^[A-Z].*[a-z]", name)] if values else []
+
+
+def _names_all(node: ast.Assign) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
+
+
 def generate_names(modules: dict[str, Module] | None = None) -> str:
     """The text of ``torchpipe/public_names.py``, formatted."""
     modules = read_modules() if modules is None else modules
@@ -517,7 +580,7 @@ def _import_block(imports: dict[str, tuple[str, str]]) -> str:
 
 
 def _formatted(text: str) -> str:
-    for options in (["check", "--fix-only", "--select", "I,UP"], ["format"]):
+    for options in (["check", "--fix-only", "--select", "I,UP,RUF022"], ["format"]):
         command = [sys.executable, "-m", "ruff", *options, "--quiet", "--stdin-filename", str(OUTPUT), "-"]
         text = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     return text
@@ -525,12 +588,16 @@ def _formatted(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        description="write or check torchpipe/node/functional_methods.pyi and torchpipe/public_names.py"
+        description="write or check functional_methods.pyi, public_names.py, and __init__.py of torchpipe.iter and .map"
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 and a diff if out of step")
     options = parser.parse_args(arguments)
     try:
-        texts = {OUTPUT: generate(), NAMES: generate_names()}
+        modules = read_modules()
+        packages = {name: generate_package(name, modules) for name in PACKAGES}
+        texts = {ROOT / name.replace(".", "/") / "__init__.py": text for name, text in packages.items()}
+        modules |= {name: Module(name, ast.parse(text)) for name, text in packages.items()}
+        texts |= {OUTPUT: generate(modules), NAMES: generate_names(modules)}
     except StubError as error:
         print(f"cannot make the stub: {error}", file=sys.stderr)
         return 1

@@ -14,11 +14,11 @@ NAMES: dict[str, dict[str, str]] = {
         "RayWorkers": "reading_services.ray",
         "SequentialReadingService": "reading_services.sequential",
         "WorkerInfo": "torchpipe.execution.epoch",
+        "ServiceStats": "torchpipe.execution.figures",
         "Restart": "torchpipe.execution.limits",
         "PreparingReadingService": "torchpipe.execution.preparing",
         "InProcessReadingService": "torchpipe.execution.reading_service",
         "ReadingServiceInterface": "torchpipe.execution.reading_service",
-        "ServiceStats": "torchpipe.execution.service_figures",
         "SeedGenerator": "torchpipe.randomness.seeds",
     },
     "torchpipe": {

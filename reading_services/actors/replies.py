@@ -21,9 +21,8 @@ from reading_services.engine.messages import Report
 from reading_services.engine.workers import Arrival, Figures, WorkerCounters
 from reading_services.hosting.shards import dump_items, load_items
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.context import Trace
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import add_note, load_error
+from torchpipe.node.host import Trace
 from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, NodeSheet, Times, TimeSheet
 from torchpipe.stats.tracing import Tracing
 

@@ -28,8 +28,7 @@ from reading_services.engine.messages import Deal, StartDispatch, StartEpoch
 from reading_services.hosting.dispatch import DispatchHost, EntrySupply, PrefetchingSupply, ShardQueue
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import dump_error, load_error
+from torchpipe.node.failures import add_note, dump_error, load_error
 from torchpipe.randomness.global_random import own_random_states
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, SENDING, STARTING
 

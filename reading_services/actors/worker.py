@@ -28,7 +28,7 @@ from reading_services.actors.replies import Begun, Hello, Produced, Status, arri
 from reading_services.engine.credit import ChunkSize, Credit
 from reading_services.engine.messages import Deal, Report, StartDispatch, StartEpoch
 from reading_services.engine.workers import ChunkArrived, End, Event, Failed, Gone, Ready, Reported, WorkerCounters
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import load_error
 from torchpipe.stats.sheet import Times
 
 __all__ = ["ActorWorker"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from reading_services.engine.lanes import Lanes
 from reading_services.engine.messages import Backlog, Report, Skipped
-from reading_services.engine.recovery import SPENT, Death, Plan, Recovery
+from reading_services.engine.recovery import Death, Decision, Plan, Recovery
 from reading_services.engine.worker_stats import WorkerStats
 from reading_services.engine.workers import (
     DISPATCHER,
@@ -174,15 +174,13 @@ class Crew:
         before = self._plans.pop(number, None)
         all_anew = worker.ready or number == DISPATCHER if before is None else before.all_anew
         self._drop(number)
-        if lanes.limits.deaths.spent(self.restarts):
-            decision = SPENT
-        else:
-            progress = tuple(item.count for item in lanes.of_worker(number))
-            decision = self._recovery.record(number, end, progress, dispatcher=death.dispatcher)
+        progress = tuple(item.count for item in lanes.of_worker(number))
+        decision = self._recovery.record(number, end, progress, dispatcher=death.dispatcher)
+        spent = lanes.limits.deaths.spent(self.restarts)
         lanes.isolate(end, dispatcher=death.dispatcher)
-        if decision.give_up:
+        if decision.give_up or spent:
             error = death.error(decision, lanes.limits.deaths.max_restarts)
-            if decision.exhausted:
+            if spent:
                 lanes.fail_worker(number, error)
             else:
                 lanes.fail_item(end, error, number=number)
@@ -190,7 +188,7 @@ class Crew:
             _log.warning(
                 "%s: %s", death, death.consequence(decision, lanes.limits.deaths.max_deaths, self.restarts + 1)
             )
-        if lanes.needs(number) or not decision.give_up:
+        if lanes.needs(number) or not (decision.give_up or spent):
             self.restarts += 1
             self.stats.restarted(number, worker.name, str(death))
             self._plans[number] = Plan(self.clock() + decision.delay_s, lanes.dispatched and all_anew)
@@ -209,7 +207,7 @@ class Crew:
                 self.restarts += self._idle_deaths.pop(number, None) is not None
             elif lanes.needs(number):  # it is missed
                 death = self._idle_deaths.pop(number)
-                lanes.fail_worker(number, death.error(SPENT, lanes.limits.deaths.max_restarts))
+                lanes.fail_worker(number, death.error(Decision(deaths=0), lanes.limits.deaths.max_restarts))
 
     def open_more(self, end: int) -> None:
         """Open also those up to ``end``, which count when the lanes have so many: all or none. Raises: OSError."""

@@ -14,7 +14,7 @@ from reading_services.engine.workers import DISPATCHER, Arrival, End
 from torchpipe.execution.dispatch import dispatch_start
 from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.reading_service import EpochStart
-from torchpipe.node.failures.remote_error import dump_error
+from torchpipe.node.failures import dump_error
 from torchpipe.state import Cursor
 
 __all__ = ["Lanes"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from reading_services.engine.workers import End
 from torchpipe.errors import WorkerDiedError
 
-__all__ = ["SPENT", "Death", "Decision", "Plan", "Recovery", "restart_delay_s"]
+__all__ = ["Death", "Decision", "Plan", "Recovery", "restart_delay_s"]
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 
@@ -31,18 +31,12 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 class Decision:
     """``deaths`` is how many have been charged to the same item or start; 0 if this one is charged to none.
 
-    If it is not given up, the worker is opened anew after ``delay_s``. ``exhausted``: the budget of restarts is used
-    up.
+    If it is not given up, the worker is opened anew after ``delay_s``, where any more may be.
     """
 
     deaths: int
     give_up: bool = False
-    exhausted: bool = False
     delay_s: float = 0.0
-
-
-SPENT = Decision(deaths=0, give_up=True, exhausted=True)
-"""The decision on any death, when as many workers have been replaced as may be."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +152,7 @@ class Death:
 
     def _error_text(self, decision: Decision, max_restarts: int | None) -> str:
         where = f" in {self.end.node}" if self.end.node is not None else ""
-        if decision.exhausted:
+        if not decision.give_up:
             cause = (
                 "Give more of timeout= if nothing hangs there"
                 if self.end.timed_out

@@ -35,9 +35,9 @@ from reading_services.engine.policy import Policy
 from reading_services.engine.staffing import Staffing
 from reading_services.engine.workers import DISPATCHER, Arrival, Worker, WorkerCounters, WorkerPool
 from torchpipe.errors import IteratorInvalidated
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.reading_service import EpochStart
-from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.state import Cursor
 

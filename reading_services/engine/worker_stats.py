@@ -10,8 +10,7 @@ from reading_services.engine.messages import Backlog, Notice, Report, Skipped
 from reading_services.engine.workers import DISPATCHER, Worker, WorkerCounters
 from torchpipe import errors
 from torchpipe.errors import ReplayWarning
-from torchpipe.execution.node_figures import Made
-from torchpipe.execution.service_figures import EventLog, ServiceFigures
+from torchpipe.execution.figures import EventLog, Made, ServiceFigures
 from torchpipe.machine import format_bytes
 from torchpipe.node.announce import warn_user
 from torchpipe.stats import ProcessStats, QueueStats

@@ -22,8 +22,7 @@ from reading_services.engine.messages import Backlog, Deal, Report, StartDispatc
 from reading_services.hosting.shards import Images, ProgressNote, Reports, Supply, unsendable
 from torchpipe.errors import raise_error_of
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import add_note, load_error
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
 

@@ -31,8 +31,8 @@ from torchpipe.errors import NotSerializableError, ReplayWarning
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.node.containers import PLAIN
-from torchpipe.node.context import Trace
-from torchpipe.node.failures.failure import add_note
+from torchpipe.node.failures import add_note
+from torchpipe.node.host import Trace
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import LeftOut, SnapshotPolicy
 from torchpipe.state.mapped import dump_with_buffers

@@ -22,7 +22,7 @@ from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.payloads import Packer, Receiver
 from reading_services.processes.wire import Dispatched, Grant, Request
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import load_error
 
 __all__ = ["Link", "Listener", "RemoteSupply", "Superseded", "connect", "same_user"]
 

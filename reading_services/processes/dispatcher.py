@@ -20,7 +20,7 @@ from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.status_page import StatusPage
 from reading_services.processes.wire import Dispatched, EndEpoch, Request, Stop
 from reading_services.processes.worker import WorkerSetup, serve
-from torchpipe.node.failures.remote_error import dump_error
+from torchpipe.node.failures import dump_error
 from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTING
 
 __all__ = ["Dispatcher", "run_dispatcher"]

@@ -23,8 +23,7 @@ from reading_services.hosting.shards import dump_items, load_items
 from reading_services.processes.arena import Arena, Reservation, SlotReader, SlotWriter
 from reading_services.processes.wire import ChunkMessage, Layout, Placed
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import add_note, load_error
 
 __all__ = ["Delivery", "Packer", "Receiver", "arrival_of"]
 

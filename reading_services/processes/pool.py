@@ -44,9 +44,9 @@ from reading_services.processes.payloads import arrival_of
 from reading_services.processes.process import ProcessWorker, ask_to_stop, stop_all
 from reading_services.processes.status_page import Field
 from reading_services.processes.worker import run_worker
-from torchpipe.ahead.at_exit import begin_exit, is_cut_off
+from torchpipe.ahead.waiting import begin_exit, is_cut_off
 from torchpipe.errors import IteratorInvalidated
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import load_error
 
 __all__ = ["ProcessPool"]
 

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from reading_services.processes.arena import SharedFile
 from reading_services.processes.signals import pidfd_of
-from torchpipe.node.context import Trace
+from torchpipe.node.host import Trace
 from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, NodeSheet, TimeSheet
 from torchpipe.stats.tracing import Tracing
 

@@ -30,8 +30,7 @@ from reading_services.processes.payloads import Packer
 from reading_services.processes.status_page import StatusPage, watch_parent
 from reading_services.processes.wire import ChunkMessage, EndEpoch, Failed, Grant, Ready, Stop
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.failures.remote_error import dump_error
+from torchpipe.node.failures import add_note, dump_error
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, SENDING, STARTING

@@ -18,8 +18,7 @@ from typing import Any, TypeAlias
 
 from torchpipe.errors import RankError, StateError
 from torchpipe.execution.epoch import LeftOver, Uneven, no_item
-from torchpipe.execution.rounds import RoundsMerge
-from torchpipe.execution.turns import merge_below
+from torchpipe.execution.merges import RoundsMerge, merge_below
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.state.copying import copy_item
 

@@ -13,8 +13,7 @@ import math
 from dataclasses import replace
 
 from torchpipe.errors import GraphError, SharedShardsWarning
-from torchpipe.execution.epoch import EpochStart, Uneven
-from torchpipe.execution.part import Part
+from torchpipe.execution.epoch import EpochStart, Part, Uneven
 from torchpipe.execution.preparing import PreparingReadingService
 from torchpipe.execution.reading_service import warn_of_replicated
 from torchpipe.graph import plan

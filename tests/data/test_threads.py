@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, default_collate, get_worker_info
 
 from torchpipe import DataLoader, errors
-from torchpipe.ahead import at_exit
+from torchpipe.ahead import waiting
 from torchpipe.iter import IterableWrapper
 
 THREAD = {"worker_method": "thread"}
@@ -532,7 +532,7 @@ def test_L7_what_ends_a_program_ends_the_epoch() -> None:
 
 @pytest.mark.parametrize("map_style", [True, False])
 def test_L7_a_batch_is_awaited_for_timeout_seconds(map_style: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_exit, "_JOIN_S", 0.01)
+    monkeypatch.setattr(waiting, "_JOIN_S", 0.01)
     go = threading.Event()
     dataset = Calling(4, lambda index: go.wait(60)) if map_style else Waiting(go)
     stream = iter(DataLoader(dataset, num_workers=2, timeout=0.1, **THREAD))
@@ -610,7 +610,7 @@ def test_L6_persistent_threads_stay_until_shutdown() -> None:
 def test_L6_a_thread_that_is_stuck_is_named_and_ends_when_it_returns(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(at_exit, "_JOIN_S", 0.05)
+    monkeypatch.setattr(waiting, "_JOIN_S", 0.05)
     go, stuck = threading.Event(), threading.Event()
 
     def make(index: int) -> int:
@@ -635,7 +635,7 @@ def test_L6_a_thread_that_is_stuck_is_named_and_ends_when_it_returns(
 
 
 def test_L6_a_wait_in_another_thread_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_exit, "_JOIN_S", 0.05)
+    monkeypatch.setattr(waiting, "_JOIN_S", 0.05)
     go, stuck = threading.Event(), threading.Event()
 
     def make(index: int) -> int:
@@ -665,7 +665,7 @@ def test_L6_a_wait_in_another_thread_ends_at_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_L6_an_interrupt_ends_the_epoch_and_its_state_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_exit, "_JOIN_S", 0.05)
+    monkeypatch.setattr(waiting, "_JOIN_S", 0.05)
     go, asked, told = threading.Event(), threading.Event(), threading.Event()
 
     def make(index: int) -> int:

@@ -34,6 +34,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "skills/torchpipe/SKILL.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+SCRIPTS_OF_PAGES = ("examples/text_with_images.py",)  # which a page shows in part
 
 
 def blocks() -> list[tuple[str, str, str | None]]:
@@ -46,6 +47,7 @@ def blocks() -> list[tuple[str, str, str | None]]:
                 continue
             line = page.read_text()[: match.start()].count("\n") + 1
             found.append((f"{page.relative_to(ROOT)}:{line}", match["code"], match["output"]))
+    found += [(script, (ROOT / script).read_text(), None) for script in SCRIPTS_OF_PAGES]
     return found
 
 

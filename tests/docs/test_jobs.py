@@ -130,8 +130,8 @@ def test_evaluation_on_two_ranks_counts_each_sample_once(tmp_path: Path) -> None
 
 
 def test_text_with_images_goes_on_under_other_workers_after_a_kill(tmp_path: Path) -> None:
-    script = script_of("conversations.md", tmp_path / "images", 1)
-    script.write_text(script.read_text().partition("if __name__")[0] + IMAGES)
+    script = tmp_path / "train.py"
+    script.write_text((ROOT / "examples" / "text_with_images.py").read_text().partition("if __name__")[0] + IMAGES)
     assert finished(start([sys.executable], script)) == "40 of 60 records with images\n"
 
 

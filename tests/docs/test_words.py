@@ -84,7 +84,7 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
 
 def test_no_file_defines_a_name_of_retired_words() -> None:
     files = [path for package in ("torchpipe", "reading_services") for path in (_ROOT / package).rglob("*.py")]
-    assert len(files) > 400
+    assert len(files) > 200
     found = {
         f"{path.relative_to(_ROOT)}: {name}"
         for path in files
@@ -96,7 +96,7 @@ def test_no_file_defines_a_name_of_retired_words() -> None:
 
 def test_docstrings_name_their_subject() -> None:
     files = [path for package in ("torchpipe", "reading_services") for path in (_ROOT / package).rglob("*.py")]
-    assert len(files) > 400
+    assert len(files) > 200
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     without_subject = [
         f"{path.relative_to(_ROOT)}: {doc.splitlines()[0]}"

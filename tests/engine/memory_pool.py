@@ -35,7 +35,7 @@ from reading_services.engine.workers import (
 from reading_services.hosting.dispatch import DispatchHost, EntrySupply
 from reading_services.hosting.shards import ShardHost, Supply, dump_items, load_items
 from torchpipe.execution.dispatch import Entry
-from torchpipe.node.context import Trace
+from torchpipe.node.host import Trace
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats.sheet import MAKING, Times
 

@@ -42,7 +42,6 @@ def test_what_a_death_is_charged_to(ends: list[End], charged: list[int]) -> None
     decisions = [recovery.record(0, end, 0, dispatcher=False) for end in ends]
     assert [decision.deaths for decision in decisions] == charged
     assert [decision.give_up for decision in decisions] == [deaths >= 3 for deaths in charged]
-    assert not any(decision.exhausted for decision in decisions)
 
 
 def test_deaths_at_an_item_add_up_over_workers_and_those_at_starts_do_not() -> None:

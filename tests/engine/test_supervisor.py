@@ -219,6 +219,16 @@ def test_L4_deaths_at_one_item_name_it(own: bool, dispatched: bool, seed: int) -
         assert service.restarts >= 2
 
 
+def test_L4_an_item_is_named_where_the_budget_ends_at_once() -> None:
+    graph = IterableWrapper(range(12)).sharding_filter().map(exit_at_seven)
+    policy = Restart(max_deaths=3, max_restarts=2)
+    service = MemoryReadingService(1, random.Random(0), num_shards=1, on_worker_death=policy)
+    with make_loader(graph, service) as loader:
+        with pytest.raises(WorkerDiedError, match=r"item 7 of shard 0.*: it has died 3 times here"):
+            list(loader)
+        assert service.restarts == 2
+
+
 def test_L4_accidents_that_began_nothing_end_no_run() -> None:
     graph = IterableWrapper(range(40)).sharding_filter()
     service = MemoryReadingService(2, random.Random(0), num_shards=2, on_worker_death=Restart(max_deaths=1))

@@ -191,7 +191,7 @@ class _VulnerableIterator(NodeIterator[Any]):
             yield item
 
     def close(self) -> None:
-        if not self.is_closed:
+        if not self.pass_engine.is_closed:
             super().close()
             self.node.fault.at("pass given up")
 

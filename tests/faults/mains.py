@@ -78,7 +78,7 @@ class _TelltaleIterator(NodeIterator[Any]):
             yield item
 
     def close(self) -> None:
-        closed = self.is_closed
+        closed = self.pass_engine.is_closed
         super().close()
         if not closed and self.node.bell("while stopping"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the main process has to go up the whole ladder

@@ -9,8 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import create_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from torchpipe.integrations.attention import document_mask, documents
 from torchpipe.iter import IterableWrapper
@@ -68,3 +69,41 @@ def test_both_forms_have_the_same_documents(sizes: list[int]) -> None:
 def test_ids_of_one_pack_are_refused(made: Any, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="stack the packs"):
         made(torch.zeros(shape, dtype=torch.int32))
+
+
+@given(
+    length=st.sampled_from([1, 16, 127, 128, 129, 300, 513]),
+    documents=st.sampled_from([1, 3, 40]),
+    contiguous=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_the_blocks_are_those_of_the_mask_of_all_pairs(
+    length: int, documents: int, contiguous: bool, seed: int
+) -> None:
+    segment_ids = torch.randint(0, documents, (2, length), generator=torch.Generator().manual_seed(seed))
+    if contiguous:
+        segment_ids = segment_ids.sort(-1, descending=True).values
+    found = document_mask(segment_ids)
+    dense = create_block_mask(found.mask_mod, 2, None, length, length, device="cpu")
+    assert found.shape == dense.shape
+    for name in ("num_blocks", "indices"):
+        for kind in ("kv_", "q_", "full_kv_", "full_q_"):
+            one, other = getattr(found, kind + name), getattr(dense, kind + name)
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other), (kind, name)
+
+
+class Largest(TorchFunctionMode):
+    numbers = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        self.numbers = max(self.numbers, made.numel() if isinstance(made, torch.Tensor) else 0)
+        return made
+
+
+def test_no_matrix_of_all_pairs_is_made() -> None:
+    length = 32_768
+    with Largest() as largest:
+        document_mask(torch.arange(length)[None] // 700)
+    assert largest.numbers < 4 * length

@@ -9,13 +9,14 @@ from __future__ import annotations
 import abc
 import collections
 import enum
+import functools
 import os
 import pickle
 import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -47,12 +48,23 @@ class Access(enum.Flag):
 Level = enum.IntEnum("Level", "LOW HIGH")
 
 
+class Size(enum.Enum):
+    SMALL = 1, "small"
+
+    def __init__(self, number: int, word: str) -> None:
+        self.word = word
+
+
 @dataclass
 class Record:
     number: int
 
     def seen(self) -> float:
         return RATE
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return 2 * self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +177,8 @@ def check(value: Any, kind: type, pickled: bytes) -> Any:
     assert isinstance(value, tuple) or value == read
     assert (Config.rate, RATE) == (0.5, 0.5), (Config.rate, RATE)
     assert not isinstance(value, (Split, Record)) or value.seen() == 0.5
+    assert not isinstance(value, Record) or replace(value).twice == 2 * value.number
+    assert kind.__name__ not in ("Size", "LateSize") or value.word == "small"
     assert not isinstance(value, Square) or value.area() == value.number**2
     assert [kind.__name__ for kind in Registry.found] == ["Child", "Made"]
     assert Child in Registry.found
@@ -275,9 +289,17 @@ if __name__ == "__main__":
     class LateSplit(enum.Enum):
         TRAIN = 1
 
+    class LateSize(enum.IntEnum):
+        SMALL = 1, "small"
+
+        def __new__(cls, number: int, word: str) -> LateSize:
+            made = int.__new__(cls, number)
+            made._value_, made.word = number, word
+            return made
+
     main(
         [
             *(Split.TEST, Access.BOTH, Level.HIGH, Record(1), Point(2), Pair(1, 2), Triple(1, 2, 3), Outer.Inner(4)),
-            *(Child(), Made(), Square(5), Box(a=1), Late(6), LateSplit.TRAIN),
+            *(Child(), Made(), Square(5), Box(a=1), Late(6), LateSplit.TRAIN, Size.SMALL, LateSize.SMALL),
         ]
     )

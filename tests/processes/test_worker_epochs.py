@@ -28,7 +28,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import load_error
 from torchpipe.randomness.seeds import SeedGenerator
 from torchpipe.state import Cursor
 
@@ -101,7 +101,7 @@ class _TellsItsEnd(NodeIterator[int]):
         yield from range(3)
 
     def close(self) -> None:
-        if not self.is_closed:
+        if not self.pass_engine.is_closed:
             self.node.tell_end()
         super().close()
 

@@ -34,7 +34,8 @@ from torchpipe import IterDataPipe, NodeIterator
 from torchpipe.errors import NotSerializableError, StateError
 from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter import IterableWrapper
-from torchpipe.node.context import Context, GraphIndex
+from torchpipe.node.context import Context
+from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.traits import walk
 from torchpipe.randomness.seeds import SeedGenerator
 

@@ -18,7 +18,7 @@ from reading_services.processes.status_page import StatusPage
 from reading_services.processes.wire import ChunkMessage, Grant
 from reading_services.processes.worker import WorkerLoop
 from tests.processes.memory_channel import MemoryChannel
-from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.failures import load_error
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
 

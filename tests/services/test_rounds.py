@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from tests.tries import tries
 from torchpipe.errors import RankError
-from torchpipe.execution.epoch import EpochStart, Uneven
+from torchpipe.execution.epoch import EpochStart, Part, Uneven
 from torchpipe.execution.merge import MergeIterator, Merges, ShardProvider
-from torchpipe.execution.part import Part
-from torchpipe.execution.rounds import RoundsMerge
+from torchpipe.execution.merges import RoundsMerge
 from torchpipe.execution.shard import Chunk
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context

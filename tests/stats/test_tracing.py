@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe.iter import IterableWrapper
-from torchpipe.node.context import Context, Host
+from torchpipe.node.context import Context
+from torchpipe.node.host import Host
 from torchpipe.stats import tracing
 from torchpipe.stats.sheet import ERRORS, ITEMS, SELF_NS, Figures, NodeSheet, bucket_of
 from torchpipe.stats.tracing import UNTIMED, ThreadTracing, Tracing

@@ -160,7 +160,7 @@ class LeavesInputOpen(NodeIterator[Any]):
         yield from self.source.items()
 
     def close(self) -> None:
-        self._end_stream()
+        self.pass_engine.end_stream()
 
 
 class Opaque(Right):
@@ -185,7 +185,7 @@ class Slotted:
 
 class IgnoresLateLoad(Right):
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if not self.is_begun:
+        if not self.pass_engine.is_begun:
             super().load_state_dict(state)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from accelerate import Accelerator, skip_first_batches
 from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
 
 from examples.trainers.killed import BATCH_SIZE, DIGITS, Digits, Journal, digits
 from tests.trainers import runs
@@ -90,6 +92,44 @@ def behaves_as_accelerates_own(folder: str, ranks: int) -> None:
     for placed, wanted in ((None, True), (True, True), (False, False)):
         batch = next(iter(prepare(accelerator, plain, device_placement=placed)))
         assert batch["pixels"].is_meta is wanted
+
+
+class Said(IterableDataset[int]):
+    """Five records, whatever its length says."""
+
+    def __init__(self, said: int) -> None:
+        self.said = said
+
+    def __len__(self) -> int:
+        return self.said
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+def lengths_are_estimates(folder: str, ranks: int) -> None:
+    """Gradients are synchronised after the last batch that comes, and not after the one that a length says."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    for said in (5, 8, 3):
+        syncs = []
+        for _ in prepare(accelerator, DataLoader(Said(said))):
+            with accelerator.accumulate(nn.Linear(1, 1)):
+                syncs.append(accelerator.sync_gradients)
+        assert syncs == [False, True, False, True, True], said
+    for said, word in ((8, "fewer"), (3, "more")):
+        with pytest.raises(RuntimeError, match=f"{word} batches than"):
+            list(prepare(accelerator, DataLoader(range(5), batch_sampler=Batches(said))))
+
+
+class Batches:
+    def __init__(self, said: int) -> None:
+        self.said = said
+
+    def __len__(self) -> int:
+        return self.said
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([number] for number in range(5))
 
 
 def misuse(folder: str, ranks: int) -> None:

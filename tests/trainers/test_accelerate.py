@@ -40,6 +40,10 @@ def test_it_behaves_as_accelerates_own(trainings: Trainings, tmp_path: Path) -> 
     trainings.run(tmp_path, "behaves_as_accelerates_own")
 
 
+def test_the_last_batch_is_the_one_that_comes_last(trainings: Trainings, tmp_path: Path) -> None:
+    trainings.run(tmp_path, "lengths_are_estimates")
+
+
 def test_misuse(trainings: Trainings, tmp_path: Path) -> None:
     trainings.run(tmp_path, "misuse")
 

@@ -44,7 +44,7 @@ def test_the_stub_is_in_step_with_the_nodes(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_stub_out_of_step_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(generate_stubs, "generate", lambda: "class IterMethods: ...\n")
+    monkeypatch.setattr(generate_stubs, "generate", lambda modules: "class IterMethods: ...\n")
     assert generate_stubs.main(["--check"]) == 1
     shown = capsys.readouterr().out
     assert "+class IterMethods: ..." in shown

@@ -1,7 +1,7 @@
-"""torch_xla's loaders beside torchpipe's on 4 real XLA devices (PJRT on the CPU): a part is docs/xla.md's table.
+"""torch_xla's loaders beside torchpipe's on 4 real XLA devices (PJRT on the CPU); docs/xla.md says a part of it.
 
 Two child processes run ``side_by_side.py``, once for the whole file. Should the torch_xla half of a test fail one day,
-torch_xla has changed: mend the table.
+torch_xla has changed: mend the page.
 """
 
 from __future__ import annotations

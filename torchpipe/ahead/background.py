@@ -28,9 +28,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchpipe.ahead.at_exit import end_at_exit, join_deadline
 from torchpipe.ahead.feed import Feed, Snapshot, Snapshots, move
 from torchpipe.ahead.stage import Pacer, Source, Stage
+from torchpipe.ahead.waiting import end_at_exit, join_deadline
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError, raise_error_of
 from torchpipe.state import Cursor, SnapshotPolicy, encode
 from torchpipe.stats import FeedStats

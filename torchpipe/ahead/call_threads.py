@@ -33,8 +33,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from torchpipe.ahead.at_exit import end_at_exit, join_all, join_deadline
-from torchpipe.ahead.bell import Bell
+from torchpipe.ahead.waiting import Bell, end_at_exit, join_all, join_deadline
 from torchpipe.errors import IteratorInvalidated, raise_error_of
 
 __all__ = ["Begin", "Call", "CallThreads"]

@@ -28,9 +28,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torchpipe.ahead.at_exit import join_all
-from torchpipe.ahead.queues import listed
 from torchpipe.ahead.stage import ONE_QUEUE, Admitted, Source, Stage
+from torchpipe.ahead.waiting import join_all, listed
 from torchpipe.errors import StateError, add_note
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator

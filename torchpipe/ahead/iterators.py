@@ -63,13 +63,13 @@ class RunAheadIterator(NodeIterator[T_co]):
         return self.state_later()()
 
     def state_later(self) -> Callable[[], dict[str, Any]]:
-        if not self.is_begun:
+        if not self.pass_engine.is_begun:
             self._ahead.begin_at(self.source.state_later())
         state, seen = self._ahead.state(), self._ahead.mark
         return state if seen is None else lambda: state() | {_MARK: seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._check_unstarted()
+        self.pass_engine.check_unstarted()
         gate = self._stage.gate
         if gate is not None and isinstance(state, dict) and state.get(_MARK) is not None:
             with refusing_misfits(node_name(self.node)):
@@ -96,7 +96,7 @@ class RunAheadIterator(NodeIterator[T_co]):
         self._ahead.interrupt()
 
     def close(self) -> None:
-        self._end_stream()
+        self.pass_engine.end_stream()
         self._ahead.close()
 
 

@@ -18,14 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torchpipe.ahead.bell import Bell
+from torchpipe.ahead.waiting import Bell
 from torchpipe.data.batches import Batches
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
 from torchpipe.data.workers import Dealing
 from torchpipe.errors import IteratorInvalidated, StateError, add_note, raise_error_of
 from torchpipe.execution.clock import Clock
-from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.state import Cursor
 from torchpipe.stats import MergeStats

@@ -15,8 +15,7 @@ from torchpipe.data.fetch import Failure, Fetch, TimedFetch, collating_in
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
 from torchpipe.execution.clock import Clock
-from torchpipe.execution.node_figures import Made
-from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.execution.figures import Made, ServiceFigures
 from torchpipe.loader.handing import Handing
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful

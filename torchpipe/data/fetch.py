@@ -18,8 +18,8 @@ from torchpipe.data import worker_info as thread_info
 from torchpipe.errors import add_note
 from torchpipe.iter._shared.batches import default_collate_in
 from torchpipe.node.announce import warn_user
-from torchpipe.node.context import Memory
-from torchpipe.node.failures.remote_error import dump_error, load_error, safe_str
+from torchpipe.node.failures import dump_error, load_error, safe_str
+from torchpipe.node.host import Memory
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.stats.sheet import ERRORS, NodeSheet, Sizing

@@ -16,11 +16,9 @@ from torch.utils.data import BatchSampler
 
 from torchpipe.data.fetch import COLLATING, READING
 from torchpipe.data.order.rollover import RolloverBatchSampler
-from torchpipe.execution.node_figures import Made, with_figures
+from torchpipe.execution.figures import Made, ServiceFigures, with_figures
 from torchpipe.execution.ranks import RankGroup
-from torchpipe.execution.service_figures import ServiceFigures
-from torchpipe.loader.looks import Looks
-from torchpipe.loader.observing import LoaderFigures, Observed
+from torchpipe.loader.observing import LoaderFigures, Looks, Observed
 from torchpipe.node.traits import callable_name
 from torchpipe.stats import NodeStats, ProcessStats, QueueStats
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, Times, TimeSheet

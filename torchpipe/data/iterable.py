@@ -22,8 +22,8 @@ from torchpipe.data.nodes import seed_worker
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import ReplicatedSourceWarning, StateError, StateMismatchError
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
-from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.iter import Collator, IterableWrapper
 from torchpipe.loader.handing import StreamHanding
 from torchpipe.loader.observing import merges_of
@@ -165,7 +165,7 @@ class _OwnIterator(NodeIterator[Any]):
             super().load_state_dict(state)
 
     def close(self) -> None:
-        ends = not self.is_closed
+        ends = not self.pass_engine.is_closed
         with self._as_worker():
             super().close()  # first: a generator of the user's may change the dataset as it is closed
         if ends and self.node.kept is not None:

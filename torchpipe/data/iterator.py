@@ -21,7 +21,7 @@ from torchpipe.data.fetch import Failure
 from torchpipe.data.position import Position, handed_out
 from torchpipe.data.processes import torch_words
 from torchpipe.errors import WorkerDiedError, raise_error_of
-from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import OneUser, check_process, refusal, refuse_pickling
 from torchpipe.loader.untraced import untraced

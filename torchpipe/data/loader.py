@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 
-from torchpipe.ahead.at_exit import holding_at_exit
+from torchpipe.ahead.waiting import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes
 from torchpipe.data import thread_batches as threads
@@ -60,7 +60,7 @@ from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.execution.shard import announce_leading
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
-from torchpipe.loader.looks import watched
+from torchpipe.loader.observing import watched
 from torchpipe.loader.untraced import untraced
 from torchpipe.machine import Budget, budget_of
 from torchpipe.node.describe import describe_bound
@@ -81,6 +81,13 @@ T_co = TypeVar("T_co", covariant=True)
 _LEFT_ALONE = (
     "worker_seeding='torch' leaves it as it is: what is drawn depends on the workers, and a resume draws anew. Let "
     "worker_seeding='batch' seed it for each batch, or draw from a generator made of the index"
+)
+
+_SETTLED = frozenset(  # as torch has it of batch_size, batch_sampler, sampler, drop_last, dataset, persistent_workers
+    {
+        *("worker_seeding", "worker_method", "on_worker_death", "last_batch"),
+        *("fetch", "device", "autotune", "distributed"),
+    }
 )
 
 Seeding: TypeAlias = Literal["batch", "torch"]
@@ -213,7 +220,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.worker_method = worker_method
         Restart.of(on_worker_death)  # refuses what it cannot be
         self.on_worker_death = on_worker_death
-        self.last_batch = last_batch
+        self.last_batch = None  # drop_last says it, or the batch sampler
         self.device = device
         # The sampler says among which ranks; this, how they end in a loader that is made again from its attributes
         self.distributed = ranked is not None and Ranks(uneven=ranked.uneven, balance=ranked.balance)
@@ -233,6 +240,14 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used
         self._looked: tuple[int, Identity] = length_of_dataset(self), identity_of_data(self._plain_dataset())  # so too
         self._opaque = OpaqueWarnings()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _SETTLED and name in vars(self):
+            raise ValueError(
+                f"{name} attribute should not be set after {type(self).__name__} is initialized: give it to the "
+                "constructor of DataLoader, or give an attribute of your own class another name"
+            )
+        super().__setattr__(name, value)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         items = length_of(self.dataset)

@@ -34,7 +34,7 @@ from torchpipe.data.fetch import Failure
 from torchpipe.data.parts import Joining, Part, Task
 from torchpipe.data.workers import Dealing
 from torchpipe.errors import WorkerDiedError, add_note
-from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.execution.shard import Chunk
 
 if TYPE_CHECKING:

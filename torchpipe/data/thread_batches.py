@@ -32,7 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.ahead.call_threads import Call, CallThreads
-from torchpipe.ahead.queues import listed
+from torchpipe.ahead.waiting import listed
 from torchpipe.data import worker_info as thread_info
 from torchpipe.data.assigned import AssignedBatches, ending_what_fails
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, read_infos, set_worker_info
@@ -42,8 +42,7 @@ from torchpipe.data.parts import make_part
 from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.errors import StateMismatchError
-from torchpipe.execution.node_figures import Made
-from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.execution.figures import Made, ServiceFigures
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful
 from torchpipe.stats.sheet import NodeSheet

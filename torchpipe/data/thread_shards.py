@@ -30,9 +30,9 @@ from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.thread_batches import THREAD_NAME, WorkerStart
 from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.execution.epoch import WorkerInfo
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
-from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, Shard
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import has_become_shorter, is_stateful

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.execution.limits import WorkerLimits
 from torchpipe.execution.reading_service import EpochStart
-from torchpipe.execution.service_figures import ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy

@@ -20,8 +20,9 @@ from typing import Any, TypeAlias
 from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import ShardSpec
 from torchpipe.execution.shard import Chunk, Keep, Shard
-from torchpipe.node.context import Context, Trace
+from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.host import Trace
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode

@@ -6,15 +6,15 @@ Runs in every process.
 from __future__ import annotations
 
 import enum
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from torchpipe.execution.part import Part
 from torchpipe.node.ownership import is_strict
 
-__all__ = ["Epoch", "EpochStart", "LeftOver", "ShardSpec", "Uneven", "WorkerInfo", "no_item"]
+__all__ = ["Epoch", "EpochStart", "LeftOver", "Part", "ShardSpec", "Uneven", "WorkerInfo", "no_item"]
 
 
 class Uneven(enum.Enum):
@@ -23,6 +23,35 @@ class Uneven(enum.Enum):
     DROP = "drop"
     PAD = "pad"
     RAISE = "raise"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of all shards that a rank hosts: every ``count``-th, from number ``number`` on. ``turns`` ranks host the
+    same ones, and of their items each has every ``turns``-th, this one from number ``turn`` on.
+
+    With 6 shards on 4 ranks, 2 divides both: ranks 0 and 2 host shards 0, 2 and 4, ranks 1 and 3 the others. Rank 0
+    hands out items 0, 4, 8 ... of the stream and rank 2 items 2, 6, 10 ...: in the order of ranks, all are the stream.
+    """
+
+    number: int = 0
+    count: int = 1
+    turn: int = 0
+    turns: int = 1
+
+    @classmethod
+    def of(cls, rank: int, ranks: int, total: int | None) -> Part:
+        """That of ``rank``, where all ``ranks`` have ``total`` shards; None: each has shards of its own."""
+        count = ranks if total is None else math.gcd(ranks, total)
+        return cls(rank % count, count, rank // count, ranks // count)
+
+    def shards(self, total: int) -> range:
+        """The numbers of those of ``total`` shards that it hosts."""
+        return range(self.number, total, self.count)
+
+    def share(self, items: int) -> int:
+        """The number of the next ``items`` of the shards that are this rank's, where it is the first one's turn."""
+        return max(0, -(-(items - self.turn) // self.turns))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
-from torchpipe.execution.epoch import EpochStart
-from torchpipe.execution.part import Part
-from torchpipe.execution.service_figures import ServiceFigures
+from torchpipe.execution.epoch import EpochStart, Part
+from torchpipe.execution.figures import ServiceFigures
 from torchpipe.graph.plan import plan, total_length
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator

@@ -299,7 +299,7 @@ class MergeIterator(NodeIterator[Any]):
         if self._provider is None:
             self._provider = self._merges.provider()
         with self._lock:
-            if self.is_closed:  # by another thread, between two blocks
+            if self.pass_engine.is_closed:  # by another thread, between two blocks
                 raise IteratorInvalidated("the epoch was ended from another thread while it was being read")
             clock.begin_wait()
             stretch, block = self._next(self._provider)

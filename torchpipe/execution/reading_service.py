@@ -20,15 +20,12 @@ from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning,
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
 from torchpipe.execution.exact import check_exact, cursor_from, made_exact, no_exact
+from torchpipe.execution.figures import EventLog, Measuring, ServiceFigures
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
-from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
+from torchpipe.execution.merges import RoundsMerge, TurnsIterator, UnorderedMerge
 from torchpipe.execution.provider import ShardProvider
-from torchpipe.execution.rounds import RoundsMerge
-from torchpipe.execution.service_figures import EventLog, ServiceFigures
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
-from torchpipe.execution.turns import TurnsIterator
-from torchpipe.execution.unordered import UnorderedMerge
 from torchpipe.formats.pieces.undivided import advice
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.graph import draw, plan
@@ -39,10 +36,11 @@ from torchpipe.iter.running import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.machine import format_bytes
 from torchpipe.node.announce import warn_user
-from torchpipe.node.context import Context, Host, Trace
-from torchpipe.node.hidden import refuse_hidden_inputs
+from torchpipe.node.context import Context
+from torchpipe.node.host import Host, Trace
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of, walk
+from torchpipe.node.users_code import refuse_hidden_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy
 from torchpipe.state.copying import beside_the_loop

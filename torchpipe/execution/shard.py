@@ -22,10 +22,12 @@ from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS, announce_replays, warn_user
 from torchpipe.node.checksum import checksum_of
-from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
-from torchpipe.node.failures.failure import add_position
+from torchpipe.node.context import Context
+from torchpipe.node.failures import add_position
 from torchpipe.node.holders import Holders
+from torchpipe.node.host import Host, Memory, Trace
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
+from torchpipe.node.shared_by_pass import Replayed, SharedByPass
 from torchpipe.node.tolerance import forget
 from torchpipe.node.traits import (
     DataPipe,
@@ -276,7 +278,7 @@ class Shard:
                 )
             if _BEFORE in state:
                 with refusing_misfits(f"shard {spec.shard}"):
-                    context.shared.load_random(state[_BEFORE])
+                    context.shared.random.load(state[_BEFORE])
             if self._random is not None and "random" in state:
                 with refusing_misfits(f"shard {spec.shard}"):
                     self._random.load_state_dict(random)
@@ -405,7 +407,7 @@ class Shard:
 
     def _state_now(self, replays: list[Replayed], last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
         random_state = None if self._random is None else self._random.state_dict()
-        before = {} if self._context is None else self._context.shared.random_now()
+        before = {} if self._context is None else self._context.shared.random.state()
         lengths = [item.to_replay() for item in replays]
         # A replayed node may have drawn from the global states, or have read what others have read on from: then only
         # a replay of the whole shard is exact. One that goes on from pass to pass may give something else: that shows

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.node.iterator import NodeIterator, Positions, stored_count
+from torchpipe.indexed.by_index import ByIndex
+from torchpipe.node.iterator import stored_count
 from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.node.validate import check_map_input
 
@@ -33,55 +34,29 @@ class _Keys:
         return key
 
 
-class KeysIterator(NodeIterator[T]):
-    """Reads ``data`` at ``keys``, which are called for once, when the pass begins. State: one integer.
-
-    A sharding point after it makes it read only its shard's keys.
-    """
+class KeysIterator(ByIndex[T]):
+    """Reads ``data`` at ``keys``, which are called for once, when the pass begins. State: one integer."""
 
     def __init__(
         self, node: DataPipe, context: Context, data: Any, length: int, keys: Callable[[], Sequence[Any]]
     ) -> None:
-        super().__init__(node, context)
+        super().__init__(node, context, length, OwnGenerators(data, warn=context.warn_once))
         self.position = 0
         self._data = data
-        self._length = length
         self._keys = keys
         self._held: Sequence[Any] | None = None  # the keys; an order of many costs more than an item
-        self._parts, self._part = 1, 0
-        self._yields_positions = False
-        self._own = OwnGenerators(data, warn=context.warn_once)
-
-    def stride(self, parts: int, part: int) -> bool:
-        self._parts, self._part = parts, part
-        return True
-
-    @property
-    def positional(self) -> bool:
-        return True
-
-    def by_position(self) -> Positions:
-        self._yields_positions = True
-        return Positions(self, self._reader, self._holds)
-
-    def _holds(self, value: Any) -> bool:
-        return type(value) is int and 0 <= value < self._length
 
     def give_keys(self) -> None:
         self._data = _Keys()
 
-    def _reader(self) -> Callable[[Any], Any]:
+    def read_at(self) -> Callable[[int], Any]:
         if self._held is None:
             self._held = self._keys()
         data, keys = self._data, self._held
-        read = self._own.around(lambda index: data[keys[index]], lambda: self.context.stream_key(self.node))
-        return self.drawing(self.with_retries(read))
+        return lambda index: data[keys[index]]
 
     def current(self) -> object:
         return self.position - 1
-
-    def leave_out(self) -> bool:
-        return True
 
     def get_state(self) -> dict[str, Any]:
         return {"position": self.position}
@@ -95,8 +70,7 @@ class KeysIterator(NodeIterator[T]):
             )
 
     def run(self) -> Iterator[T]:
-        first = self.position + (self._part - self.position) % self._parts
-        read: Callable[[Any], Any] = int if self._yields_positions else self._reader()
-        for index in range(first, self._length, self._parts):
+        read: Callable[[int], Any] = int if self._yields_positions else self.reader()
+        for index in range(self.first_from(self.position), self._length, self._parts):
             self.position = index + 1
             yield read(index)

@@ -99,8 +99,11 @@ class Handed(Generic[T]):
 
     @property
     def counts(self) -> bool:
-        """True if the pass at work can say which batch is its last: not with a state of another number of ranks."""
-        return self.sized and not self._first
+        """True if the pass at work can say which batch is its last: not with a state of another number of ranks, nor of
+        an iterable dataset, whose length is often an estimate.
+        """
+        estimated = isinstance(self.loader, DataLoader) and self.loader._is_iterable
+        return self.sized and not self._first and not estimated
 
     @property
     def delivered(self) -> int:

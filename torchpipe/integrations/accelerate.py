@@ -39,8 +39,11 @@ def prepare(
 class PreparedLoader(DataLoaderStateMixin):
     """Yields the batches of the next epoch; see :func:`prepare`. Samplers with ``set_epoch`` are told the epoch.
 
-    ``end_of_dataloader`` is true while the epoch's last batch is trained on; without a length, a batch is taken ahead
-    to know that, which the state does not count. ``remainder`` is not known (-1): ``gather_for_metrics`` drops nothing.
+    ``end_of_dataloader`` is true while the epoch's last batch is trained on; without a length, and of an iterable
+    dataset, a batch is taken ahead to know that, which the state does not count. ``remainder`` is not known (-1):
+    ``gather_for_metrics`` drops nothing.
+
+    Raises, when iterated: RuntimeError for a length that is wrong, since gradients were not synchronised at the end.
     """
 
     def __init__(self, accelerator: Accelerator, counted: Counted[Any], moves: bool) -> None:
@@ -84,6 +87,12 @@ class PreparedLoader(DataLoaderStateMixin):
                 self.holds = int(following is not _NONE)
             yield batch
             batch = next(batches, _NONE) if following is _NONE else following
+            if self.end_of_dataloader != (batch is _NONE):
+                raise RuntimeError(
+                    f"the loader has given {'fewer' if batch is _NONE else 'more'} batches than len() says, "
+                    f"{len(self)}, and Accelerate has synchronised gradients where that says: mend the length of its "
+                    "sampler or dataset, or let it have none"
+                )
 
     @property
     def dataset(self) -> Any:

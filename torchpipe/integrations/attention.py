@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask
+
+_BLOCK = 128  # tokens to a side, as kernels have it
 
 __all__ = ["Documents", "document_mask", "documents"]
 
@@ -18,16 +20,40 @@ def document_mask(segment_ids: torch.Tensor) -> BlockMask:
     """The mask of packs for ``flex_attention``: each token sees itself and those before it in its document.
 
     ``segment_ids``: (batch, length), as batches of ``pack`` have them. Padding sees padding of its own row. The mask
-    keeps ``segment_ids``: do not write into it before the backward pass is over.
+    keeps ``segment_ids``: do not write into it before the backward pass is over. It is made block by block, without
+    a matrix of all pairs of tokens.
 
     Raises: ValueError for another shape.
     """
     batch, length = _shape(segment_ids)
+    blocks = -(-length // _BLOCK)
+    ids, order = segment_ids.sort(stable=True)
+    numbers = torch.nn.functional.pad((ids[:, 1:] != ids[:, :-1]).cumsum(1), (1, 0))
+    numbers = torch.empty_like(numbers).scatter_(1, order, numbers)  # of documents, below the length
+    numbers = torch.nn.functional.pad(numbers, (0, blocks * _BLOCK - length), value=length)
+    by_block = numbers.reshape(batch, blocks, _BLOCK)
+    shared = []
+    for block in by_block.unbind(1):
+        within = torch.zeros(batch, length + 1, dtype=torch.bool, device=segment_ids.device).scatter_(1, block, True)
+        shared.append(within.gather(1, numbers).reshape(batch, blocks, _BLOCK).any(2))
+    first, last = by_block.aminmax(dim=2)
+    alone = torch.where(first == last, first, -1)  # the document of a block that is in one
+    full = (alone[:, :, None] == alone[:, None]).tril(-1) & (alone >= 0)[:, None]
+    partial = torch.stack(shared, 2).tril() & ~full
 
     def sees(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return (query >= key) & (segment_ids[row, query] == segment_ids[row, key])
 
-    return create_block_mask(sees, batch, None, length, length, device=segment_ids.device)
+    mask: BlockMask = BlockMask.from_kv_blocks(
+        *_in_order(partial), *_in_order(full), BLOCK_SIZE=_BLOCK, mask_mod=sees, seq_lengths=(length, length)
+    )
+    return mask
+
+
+def _in_order(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The wanted blocks of a (batch, blocks, blocks) mask: how many a row has, and the numbers of all, these first."""
+    blocks = wanted[:, None].int()
+    return blocks.sum(-1).int(), blocks.argsort(dim=-1, descending=True, stable=True).int()
 
 
 @dataclass(frozen=True)

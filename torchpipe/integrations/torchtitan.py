@@ -32,8 +32,8 @@ class ExactDataLoader(BaseDataLoader):
     """Derive from it, write :meth:`make`, and name its ``Config`` as the trainer's ``dataloader``.
 
     Yields ``config.epochs`` epochs, or one after the other for ever (``None``). After the last one, torchtitan ends the
-    run; a step that has not got all of its batches is not made. The state is the position after the last batch that was
-    handed out: at a checkpoint, that is the last one trained on.
+    run; a step that has not got all of its batches is not made. A second pass (of a validation loader) yields as many
+    again. The state is the position after the last batch that was handed out: at a checkpoint, the last one trained on.
 
     Raises, when the loader is made: ValueError if it divides data in another way than torchtitan does.
     """
@@ -46,6 +46,7 @@ class ExactDataLoader(BaseDataLoader):
         self.config = config
         self._position = (dp_rank, dp_world_size)
         self._group: dist.ProcessGroup | None = None
+        self._before: int | None = 0  # the epochs before those that a pass yields; None: all that there have been
         self._data: SavedLoader[Batch] = SavedLoader(lambda: self._made(given))
 
     def _made(self, given: dict[str, Any]) -> AnyLoader[Batch]:
@@ -74,7 +75,8 @@ class ExactDataLoader(BaseDataLoader):
 
     def __iter__(self) -> Iterator[Batch]:
         epochs, empty = self.config.epochs, 0
-        while (epochs is None or self._data.epoch < epochs) and empty < 2:  # what is left of one may have no batches
+        before, self._before = self._data.epoch if self._before is None else self._before, None
+        while (epochs is None or self._data.epoch - before < epochs) and empty < 2:  # what is left may have no batches
             empty += 1
             for batch in self._data:
                 empty = 0
@@ -86,6 +88,7 @@ class ExactDataLoader(BaseDataLoader):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Nothing happens for ``{}``, which torchtitan takes for valid."""
         if state_dict:
+            self._before = 0
             self._data.load_state_dict(state_dict)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Iterable nodes: each is imported when it is first asked for, by its name or its form (``dp.map(...)``).
 
 torchdata's other names are in ``torchpipe.torchdata``. Asked for here they are found as well, but neither listed nor
-known to type checkers.
+known to type checkers. Written by ``make stubs`` from ``__all__`` of the package's modules: do not edit.
 """
 
 from typing import TYPE_CHECKING

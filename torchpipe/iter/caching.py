@@ -29,15 +29,16 @@ from torchpipe.formats.storage.writing import Lease, write_whole
 from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.content_digest import Unseen, describe_content
-from torchpipe.node.context import Context, GraphIndex
+from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import node_name, walk
 from torchpipe.node.validate import check_count, check_seconds
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, decode, encode, opaque_notes
 
-__all__ = ["Cacher", "Chunk", "DiskStore", "MemoryStore", "Store", "memory_store"]
+__all__ = ["Cacher"]
 
 _log = logging.getLogger("torchpipe")
 
@@ -46,7 +47,7 @@ _LOCK, _ABOUT, _PART = "lease.lock", "about.txt", ".part"
 
 
 @dataclass
-class Chunk:
+class _Chunk:
     """Consecutive items, each encoded, and where the input stands after them."""
 
     items: list[bytes]
@@ -63,7 +64,7 @@ class Chunk:
         return encode({"items": self.items, "after": self.after, "replay": self.replay, "ended": self.ended})
 
     @classmethod
-    def of(cls, data: bytes) -> Chunk:
+    def of(cls, data: bytes) -> _Chunk:
         """Raises: StateError for what :meth:`to_bytes` has not made."""
         state = decode(data)
         try:
@@ -76,32 +77,32 @@ class Chunk:
         return cls(items, after, replay, ended)
 
 
-class Store(Protocol):
+class _Store(Protocol):
     """Keeps chunks by number."""
 
     allow_pickle: bool  # of what it keeps?
 
-    def get(self, number: int) -> Chunk | None:
+    def get(self, number: int) -> _Chunk | None:
         """The chunk, or None if it is not there."""
 
-    def make(self, number: int, maker: Callable[[], Chunk]) -> Chunk:
+    def make(self, number: int, maker: Callable[[], _Chunk]) -> _Chunk:
         """The chunk, which was not there: made by ``maker`` and kept, or made by another process meanwhile."""
 
 
 @dataclass
-class MemoryStore:
+class _MemoryStore:
     """In this process, until its node is gone; up to ``max_bytes``."""
 
     max_bytes: int | None
     allow_pickle: bool = True  # of its own making
-    chunks: dict[int, Chunk] = field(default_factory=dict)
+    chunks: dict[int, _Chunk] = field(default_factory=dict)
     nbytes: int = 0
     full: bool = False
 
-    def get(self, number: int) -> Chunk | None:
+    def get(self, number: int) -> _Chunk | None:
         return self.chunks.get(number)
 
-    def make(self, number: int, maker: Callable[[], Chunk]) -> Chunk:
+    def make(self, number: int, maker: Callable[[], _Chunk]) -> _Chunk:
         chunk = maker()
         self.full = self.full or (self.max_bytes is not None and self.nbytes + chunk.nbytes > self.max_bytes)
         if chunk.error is None and not self.full:
@@ -110,16 +111,16 @@ class MemoryStore:
         return chunk
 
 
-_in_memory: WeakKeyDictionary[Any, dict[Any, MemoryStore]] = WeakKeyDictionary()
+_in_memory: WeakKeyDictionary[Any, dict[Any, _MemoryStore]] = WeakKeyDictionary()
 
 
-def memory_store(node: Any, key: Any, max_bytes: int | None) -> MemoryStore:
+def _memory_store(node: Any, key: Any, max_bytes: int | None) -> _MemoryStore:
     """The store of ``node`` in this process: a node is a description, and keeps nothing itself."""
-    return _in_memory.setdefault(node, {}).setdefault(key, MemoryStore(max_bytes))
+    return _in_memory.setdefault(node, {}).setdefault(key, _MemoryStore(max_bytes))
 
 
 @dataclass
-class DiskStore:
+class _DiskStore:
     """In a folder, which is made when something is to be stored."""
 
     folder: Path
@@ -131,17 +132,17 @@ class DiskStore:
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.chunk"
 
-    def get(self, number: int) -> Chunk | None:
+    def get(self, number: int) -> _Chunk | None:
         path = self._path(number)
         try:
-            return Chunk.of(path.read_bytes())
+            return _Chunk.of(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, StateError) as error:
             _log.warning("cache: %s cannot be read and will be made again: %s", path, error)
             return None
 
-    def make(self, number: int, maker: Callable[[], Chunk]) -> Chunk:
+    def make(self, number: int, maker: Callable[[], _Chunk]) -> _Chunk:
         lease = Lease(self.folder / _LOCK)
         try:
             made = self._wait_lease(number, lease)
@@ -154,7 +155,7 @@ class DiskStore:
         finally:
             lease.give_back()
 
-    def _wait_lease(self, number: int, lease: Lease) -> Chunk | None:
+    def _wait_lease(self, number: int, lease: Lease) -> _Chunk | None:
         """Take the lease. Returns the chunk, if another process has made it meanwhile."""
         if not self.stores:
             return None
@@ -192,7 +193,7 @@ class DiskStore:
         )
         self.stores = False
 
-    def _put(self, number: int, chunk: Chunk) -> None:
+    def _put(self, number: int, chunk: _Chunk) -> None:
         try:
             self._write(self._path(number).name, chunk.to_bytes())
         except OSError as error:
@@ -274,7 +275,7 @@ class _CacheIterator(NodeIterator[T]):
             self.before, self.allows, self.replay = chunk.after, allows, chunk.replay
             self.chunk, self.index = self.chunk + 1, 0
 
-    def _make(self) -> Chunk:
+    def _make(self) -> _Chunk:
         """The present chunk, made by the input."""
         making = self.making
         if making is None or making.number != self.chunk:
@@ -386,17 +387,17 @@ class Cacher(OnePerItem[T]):
         among = inner.graph.division(self.source)
         return inner.share(among) if among else (1, 0)
 
-    def open_store(self, inner: Context) -> Store:
+    def open_store(self, inner: Context) -> _Store:
         """The store for the items of this pass."""
         share = self.share(inner)
         if self.path is None:
-            return memory_store(self, share, self.max_bytes)
+            return _memory_store(self, share, self.max_bytes)
         about = (
             f"{self._content()}\n"
             f"version {self.version!r}, share {share[1]} of {share[0]}, {self.chunk_items} items in a chunk\n"
         )
         name = hashlib.sha256(about.encode()).hexdigest()[:32]
-        return DiskStore(Path(self.path, name), about, self.allow_pickle, self.lease_timeout_s)
+        return _DiskStore(Path(self.path, name), about, self.allow_pickle, self.lease_timeout_s)
 
     def _content(self) -> str:
         """A description of all that makes its items, made once in a process. Raises: TypeError for an unseen part."""
@@ -436,9 +437,9 @@ class _Making:
             with self._random:
                 self.stream.load_state_dict(loaded)
             self._random.load_state_dict(random)
-            self._context.shared.load_random(before)
+            self._context.shared.random.load(before)
 
-    def make(self) -> Chunk:
+    def make(self) -> _Chunk:
         """The next chunk. An exception of the input comes with it, in its place."""
         node, items = self._node, list[bytes]()
         item = None
@@ -448,10 +449,10 @@ class _Making:
                 while len(items) < node.chunk_items and (item := next(stream, _END)) is not _END:
                     items.append(self._encoded(item))
             except Exception as error:
-                made = Chunk(items, b"", 0, False, error)
+                made = _Chunk(items, b"", 0, False, error)
             else:
                 after, replay = self._position(len(items))
-                made = Chunk(items, after, replay, item is _END)
+                made = _Chunk(items, after, replay, item is _END)
         self.number += 1
         self._count += len(items)
         return made
@@ -478,7 +479,7 @@ class _Making:
             reached = self.stream.state_dict()
             if self._context.shared.torn():  # and here, in which order
                 raise StateError("to be replayed")
-            before = self._context.shared.random_now()
+            before = self._context.shared.random.state()
             return encode({"input": reached, "random": random, "before": before}), sum(
                 item.to_replay()[1] for item in replays
             )

@@ -161,7 +161,7 @@ class _StreamIterator(NodeIterator[Any]):
         return self._rows
 
     def close(self) -> None:
-        if not self.is_closed and self._rows in self.context.shared.replays:
+        if not self.pass_engine.is_closed and self._rows in self.context.shared.replays:
             self.context.shared.replays.remove(self._rows)
         super().close()
 

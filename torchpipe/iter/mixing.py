@@ -319,7 +319,7 @@ class _MixIterator(NodeIterator[T]):
                 yield item
 
     def current(self) -> object:
-        return None if self.in_hand is None else self._last_of(self.in_hand)
+        return None if self.in_hand is None else self.inputs[self.in_hand].pass_engine.last
 
     def leave_out(self) -> bool:
         """An item without a size can be left out; wrong weights, and an input without items, cannot."""

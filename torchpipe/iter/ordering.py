@@ -135,11 +135,11 @@ class _ShardIterator(SelectingIterator[T]):
         self.part = part
         self.seen = 0
         super().__init__(node, context, node.source)
-        if self.source.positional and not self.strides:
+        if self.source.positional or self.strides:
             self.source.draw_from_process()
 
     def skips(self) -> bool:
-        self.strides = self.source.divide(self.parts, self.part)
+        self.strides = self.source.stride(self.parts, self.part)
         return self.strides
 
     def lost(self, of_input: bool) -> int | None:

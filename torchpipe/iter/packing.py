@@ -29,40 +29,28 @@ from torchpipe.node.iterator import stored_count, stored_items
 from torchpipe.node.validate import check_choice, check_count
 from torchpipe.state.copying import copy_item
 
-__all__ = [
-    "Bin",
-    "Layout",
-    "Overflow",
-    "Packer",
-    "Segment",
-    "Strategy",
-    "filled",
-    "state_of",
-    "stored_bin",
-    "stored_segment",
-    "stored_segments",
-]
+__all__ = ["Overflow", "Packer", "Strategy"]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class _Segment:
     """A sample, or a part of one: an array for each field, its size in each budget, and what is kept of it."""
 
     parts: tuple[np.ndarray[Any, Any], ...]
     sizes: tuple[int, ...]
     kept: tuple[Any, ...]
 
-    def head(self, size: int) -> Segment:
+    def head(self, size: int) -> _Segment:
         """The first ``size`` entries in each budget."""
-        return Segment(tuple(part[:size] for part in self.parts), tuple(min(size, n) for n in self.sizes), self.kept)
+        return _Segment(tuple(part[:size] for part in self.parts), tuple(min(size, n) for n in self.sizes), self.kept)
 
-    def rest(self, size: int) -> Segment:
+    def rest(self, size: int) -> _Segment:
         """The entries behind those of :meth:`head`. For one budget alone."""
-        return Segment(tuple(part[size:] for part in self.parts), (self.sizes[0] - size,), copy_item(self.kept))
+        return _Segment(tuple(part[size:] for part in self.parts), (self.sizes[0] - size,), copy_item(self.kept))
 
 
 @dataclass(frozen=True)
-class Layout:
+class _Layout:
     """The layout of samples, as the first one had it: ``rows`` has an empty array for each field, for its dtype."""
 
     fields: tuple[str, ...]
@@ -76,7 +64,7 @@ class Layout:
     @classmethod
     def of(
         cls, item: Any, lengths: int | Mapping[str, int], kept: Sequence[str], state: dict[str, Any] | None = None
-    ) -> Layout:
+    ) -> _Layout:
         """The layout of ``item``, a sample; or that of ``state``. Raises: TypeError, ValueError."""
         if state is not None:
             fields, rows, tensors = (tuple(state[name]) for name in ("fields", "rows", "tensors"))
@@ -100,7 +88,7 @@ class Layout:
     def state(self) -> dict[str, Any]:
         return {"fields": list(self.fields), "rows": list(self.rows), "tensors": list(self.tensors)}
 
-    def read(self, item: Any) -> Segment:
+    def read(self, item: Any) -> _Segment:
         """The sample as arrays. Raises: TypeError, ValueError, KeyError if it is none, or not like those before."""
         if self.names == ("",) and isinstance(item, Mapping) and len(item) > len(self.fields) + len(self.kept):
             other = [name for name in item if name not in self.fields and name not in self.kept]
@@ -126,7 +114,7 @@ class Layout:
                     "not, or name those that are no sequences in keep"
                 )
             sizes[budget] = len(part)
-        return Segment(tuple(parts), tuple(sizes), tuple([_field(item, name) for name in self.kept]))
+        return _Segment(tuple(parts), tuple(sizes), tuple([_field(item, name) for name in self.kept]))
 
 
 def _fields_of(item: Any) -> Sequence[str]:
@@ -161,12 +149,12 @@ def _counted(length: int) -> np.ndarray[Any, Any]:
     return np.arange(length, dtype=np.int32)
 
 
-class Bin:
+class _Bin:
     """One pack in the making."""
 
     __slots__ = ("data", "ids", "kept", "layout", "positions", "room", "sizes", "used")
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: _Layout) -> None:
         self.layout = layout
         self.data = [
             np.empty((layout.lengths[budget], *row.shape[1:]), row.dtype)
@@ -179,11 +167,11 @@ class Bin:
         self.sizes: list[tuple[int, ...]] = []
         self.kept: list[tuple[Any, ...]] = []
 
-    def takes(self, segment: Segment) -> bool:
+    def takes(self, segment: _Segment) -> bool:
         room, sizes = self.room, segment.sizes
         return room[0] >= sizes[0] and (len(room) == 1 or all(map(int.__ge__, room, sizes)))
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: _Segment) -> None:
         used, sizes = self.used, segment.sizes
         for target, budget, part in zip(self.data, self.layout.budget, segment.parts):
             target[used[budget] : used[budget] + len(part)] = part
@@ -222,7 +210,7 @@ class Bin:
         }
 
 
-def _parts(state: dict[str, Any], layout: Layout) -> list[np.ndarray[Any, Any]]:
+def _parts(state: dict[str, Any], layout: _Layout) -> list[np.ndarray[Any, Any]]:
     parts = state["data"]
     if type(parts) is not list or len(parts) != len(layout.rows):
         raise StateError(f"a bin has {len(layout.rows)} fields, the state says otherwise")
@@ -232,13 +220,13 @@ def _parts(state: dict[str, Any], layout: Layout) -> list[np.ndarray[Any, Any]]:
     return parts
 
 
-def _kept(values: Any, layout: Layout) -> tuple[Any, ...]:
+def _kept(values: Any, layout: _Layout) -> tuple[Any, ...]:
     if type(values) is not list or len(values) != len(layout.kept):
         raise StateError(f"a segment keeps {len(layout.kept)} values, the state says otherwise")
     return tuple(values)
 
 
-def state_of(segments: Sequence[Segment], copied: Callable[[Iterable[Any]], list[Any]]) -> dict[str, Any]:
+def _state_of(segments: Sequence[_Segment], copied: Callable[[Iterable[Any]], list[Any]]) -> dict[str, Any]:
     """The segments one after the other, as :meth:`Bin.state` describes those of a bin."""
     return {
         "sizes": [list(segment.sizes) for segment in segments],
@@ -247,7 +235,7 @@ def state_of(segments: Sequence[Segment], copied: Callable[[Iterable[Any]], list
     }
 
 
-def stored_segments(state: dict[str, Any], layout: Layout) -> Iterator[Segment]:
+def _stored_segments(state: dict[str, Any], layout: _Layout) -> Iterator[_Segment]:
     """The segments that a state describes. Raises: StateError and the like for what does not fit ``layout``."""
     parts, at = _parts(state, layout), [0] * len(layout.lengths)
     for sizes, kept in zip(state["sizes"], state["kept"], strict=True):
@@ -257,20 +245,20 @@ def stored_segments(state: dict[str, Any], layout: Layout) -> Iterator[Segment]:
         cut = [part[at[b] : at[b] + sizes[b]] for part, b in zip(parts, layout.budget)]
         if any(len(part) != sizes[b] for part, b in zip(cut, layout.budget)):
             raise StateError(f"a bin in the state has segments of {sizes!r:.40} that are not there")
-        yield Segment(tuple(cut), sizes, _kept(kept, layout))
+        yield _Segment(tuple(cut), sizes, _kept(kept, layout))
         at = [one + other for one, other in zip(at, sizes)]
     if any(len(part) != at[budget] for part, budget in zip(parts, layout.budget)):
         raise StateError("a bin in the state holds more than its segments")
 
 
-def stored_bin(state: dict[str, Any], layout: Layout) -> Bin:
+def _stored_bin(state: dict[str, Any], layout: _Layout) -> _Bin:
     """The bin that :meth:`Bin.state` described. Raises: as :func:`stored_segments`."""
-    return filled(layout, stored_segments(state, layout))
+    return _filled(layout, _stored_segments(state, layout))
 
 
-def filled(layout: Layout, segments: Iterable[Segment]) -> Bin:
+def _filled(layout: _Layout, segments: Iterable[_Segment]) -> _Bin:
     """A bin of these. Raises: StateError if there is no room for them."""
-    made = Bin(layout)
+    made = _Bin(layout)
     for segment in segments:
         if not made.takes(segment):
             raise StateError(f"a bin in the state has segments of {segment.sizes!r:.40} that do not fit")
@@ -278,13 +266,13 @@ def filled(layout: Layout, segments: Iterable[Segment]) -> Bin:
     return made
 
 
-def stored_segment(state: dict[str, Any], layout: Layout) -> Segment:
+def _stored_segment(state: dict[str, Any], layout: _Layout) -> _Segment:
     """The one segment of a state as :meth:`Bin.state` makes it, however long. Raises: as :func:`stored_bin`."""
     parts = _parts(state, layout)
     if len(layout.lengths) != 1 or not len(parts[0]) or any(len(part) != len(parts[0]) for part in parts):
         raise StateError("the rest of a sample in the state has fields of several lengths, or none")
     (kept,) = state["kept"]
-    return Segment(tuple(parts), (len(parts[0]),), _kept(kept, layout))
+    return _Segment(tuple(parts), (len(parts[0]),), _kept(kept, layout))
 
 
 Strategy: TypeAlias = Literal["concat", "first_fit", "best_fit"]
@@ -301,12 +289,12 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
 
     def __init__(self, node: Packer, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.layout: Layout | None = None  # known from the first sample on
-        self.rest: Segment | None = None  # what is left of a sample that is being cut
-        self.open: list[Bin] = []
-        self.ready: deque[Bin] = deque()  # packs to be handed out
-        self.window: list[Segment] = []  # that is being gathered
-        self.planned: deque[list[Segment]] = deque()  # the packs of a window, to be made and handed out
+        self.layout: _Layout | None = None  # known from the first sample on
+        self.rest: _Segment | None = None  # what is left of a sample that is being cut
+        self.open: list[_Bin] = []
+        self.ready: deque[_Bin] = deque()  # packs to be handed out
+        self.window: list[_Segment] = []  # that is being gathered
+        self.planned: deque[list[_Segment]] = deque()  # the packs of a window, to be made and handed out
         self.counts = {"samples": 0, "truncated": 0, "dropped": 0}
         self.loaded = False  # True while ``layout`` is a state's, and no sample has been compared with it
         self.put_in = (
@@ -319,7 +307,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
             state |= {"layout": self.layout.state(), "open": [item.state(self.kept_items) for item in self.open]}
             state["ready"] = [item.state(self.kept_items) for item in self.ready]
         if self.planned:
-            together = state_of([segment for pack in self.planned for segment in pack], self.kept_items)
+            together = _state_of([segment for pack in self.planned for segment in pack], self.kept_items)
             state["planned"] = {**together, "packs": [len(pack) for pack in self.planned]}
         if self.rest is not None:
             parts = [part.copy() for part in self.rest.parts]
@@ -330,20 +318,20 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         node = self.node
         self.counts = {name: stored_count(state, name) for name in self.counts}
         if "layout" in state:
-            self.layout, self.loaded = Layout.of(None, node.length, node.keep, state["layout"]), True
+            self.layout, self.loaded = _Layout.of(None, node.length, node.keep, state["layout"]), True
             most = node.bins if node.strategy != "concat" else 1
-            self.open = [stored_bin(item, self.layout) for item in stored_items(state, "open", at_most=most)]
-            self.ready.extend(stored_bin(item, self.layout) for item in stored_items(state, "ready", at_most=most + 1))
+            self.open = [_stored_bin(item, self.layout) for item in stored_items(state, "open", at_most=most)]
+            self.ready.extend(_stored_bin(item, self.layout) for item in stored_items(state, "ready", at_most=most + 1))
             if "planned" in state:
                 self.planned = self._stored_plan(state["planned"], self.layout)
             if "rest" in state:
-                self.rest = stored_segment(state["rest"], self.layout)
+                self.rest = _stored_segment(state["rest"], self.layout)
 
     def run(self) -> Iterator[dict[str, Any]]:
         source, ready, put_in = self.source.items(), self.ready, self.put_in
         while True:
             while ready or self.planned:
-                done = ready.popleft() if ready else filled(self._layout_so_far(), self.planned.popleft())
+                done = ready.popleft() if ready else _filled(self._layout_so_far(), self.planned.popleft())
                 yield self._finished(done)
                 del done
             if self.rest is not None:
@@ -364,29 +352,29 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
             if whole is not None:
                 put_in(whole)
 
-    def _stored_plan(self, state: dict[str, Any], layout: Layout) -> deque[list[Segment]]:
+    def _stored_plan(self, state: dict[str, Any], layout: _Layout) -> deque[list[_Segment]]:
         most = self.node.window or 0
         counts = [stored_count({"segments": count}, "segments") for count in stored_items(state, "packs", at_most=most)]
-        segments = stored_segments({**state, "data": [part.copy() for part in state["data"]]}, layout)
+        segments = _stored_segments({**state, "data": [part.copy() for part in state["data"]]}, layout)
         plan = deque(list(islice(segments, count)) for count in counts)
         fits = [sum(segment.sizes[0] for segment in pack) <= layout.lengths[0] for pack in plan]
         if [*map(len, plan)] != counts or not all(counts) or not all(fits) or sum(counts) > most or [*segments]:
             raise StateError("the packs of a window in the state are not those of its samples, or do not fit")
         return plan
 
-    def _finished(self, done: Bin) -> dict[str, Any]:
+    def _finished(self, done: _Bin) -> dict[str, Any]:
         return done.finished(self._pads(done.layout))
 
-    def _pads(self, layout: Layout) -> list[Any]:
+    def _pads(self, layout: _Layout) -> list[Any]:
         dtypes = {name: row.dtype for name, row in zip(layout.fields, layout.rows)}
         return pads_of("pack()", self.node.pad_value, dtypes)
 
-    def _read(self, item: Any) -> Segment | None:
+    def _read(self, item: Any) -> _Segment | None:
         """The sample as a segment, or as what its overflow leaves of it. None: nothing."""
         node, number = self.node, self.counts["samples"]
         self.counts["samples"] = number + 1
         try:
-            layout = self.layout or Layout.of(item, node.length, node.keep)
+            layout = self.layout or _Layout.of(item, node.length, node.keep)
             segment = layout.read(item)
             if self.layout is None and any(segment.sizes):  # an empty list says nothing of dtypes
                 self._begin(layout)
@@ -404,11 +392,11 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
             return self._cut(segment, layout)
         return segment
 
-    def _begin(self, layout: Layout) -> None:
+    def _begin(self, layout: _Layout) -> None:
         self._pads(layout)  # wrong ones are an error at the first sample
         self.layout = layout
 
-    def _cut(self, segment: Segment, layout: Layout) -> Segment | None:
+    def _cut(self, segment: _Segment, layout: _Layout) -> _Segment | None:
         overflow, sizes = self.node.overflow, segment.sizes
         what = f"{sizes[0] if len(sizes) == 1 else sizes} entries, more than length={self.node.length}"
         if overflow == "raise":
@@ -421,9 +409,9 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         if overflow == "drop":
             return None
         parts = tuple(part[: layout.lengths[budget]] for part, budget in zip(segment.parts, layout.budget))
-        return Segment(parts, tuple(map(min, sizes, layout.lengths)), segment.kept)
+        return _Segment(parts, tuple(map(min, sizes, layout.lengths)), segment.kept)
 
-    def _concatenate(self, segment: Segment) -> None:
+    def _concatenate(self, segment: _Segment) -> None:
         """Into the one open bin, as much as there is room for."""
         if not self.open:
             self.open.append(self._new_bin())
@@ -434,7 +422,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         if not self.open[0].room[0]:
             self.ready.append(self.open.pop())
 
-    def _fit(self, segment: Segment) -> None:
+    def _fit(self, segment: _Segment) -> None:
         """Whole into one bin; of one that has to be split, the first part."""
         length = self.node.length
         if isinstance(length, int) and segment.sizes[0] > length:
@@ -454,12 +442,12 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
                 self.open.remove(self.ready[-1])
             self.open.append(chosen)
 
-    def _gather(self, segment: Segment) -> None:
+    def _gather(self, segment: _Segment) -> None:
         """Into the window, at whose end packs are planned. A copy: the user may use the memory of a sample again."""
         length = self._layout_so_far().lengths[0]
         if segment.sizes[0] > length:
             self.rest, segment = segment.rest(length), segment.head(length)
-        self.window.append(Segment(tuple(part.copy() for part in segment.parts), segment.sizes, segment.kept))
+        self.window.append(_Segment(tuple(part.copy() for part in segment.parts), segment.sizes, segment.kept))
         if len(self.window) == self.node.window:
             self._plan()
 
@@ -483,10 +471,10 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
                 insort(rooms, (room - size, number))
         self.planned.extend([window[index] for index in pack] for pack in sorted(map(sorted, packs)))
 
-    def _new_bin(self) -> Bin:
-        return Bin(self._layout_so_far())
+    def _new_bin(self) -> _Bin:
+        return _Bin(self._layout_so_far())
 
-    def _layout_so_far(self) -> Layout:
+    def _layout_so_far(self) -> _Layout:
         assert self.layout is not None
         return self.layout
 
@@ -590,5 +578,5 @@ class Packer(OneInput[dict[str, Any]]):
         self.drop_last = drop_last
 
 
-def _room(item: Bin) -> int:
+def _room(item: _Bin) -> int:
     return sum(item.room)

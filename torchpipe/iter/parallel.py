@@ -152,7 +152,7 @@ class _ParallelIterator(CountingIterator[R]):
         super().interrupt()
 
     def close(self) -> None:
-        if self.is_closed:
+        if self.pass_engine.is_closed:
             return
         for _, call in self.ahead:
             if call is not None:

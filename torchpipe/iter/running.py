@@ -112,7 +112,7 @@ class _OnErrorIterator(NodeIterator[T_co]):
         return self.source.by_position()
 
     def stride(self, parts: int, part: int) -> bool:
-        return self.source.divide(parts, part)
+        return self.source.stride(parts, part)
 
     @property
     def position(self) -> int:
@@ -126,7 +126,7 @@ class _OnErrorIterator(NodeIterator[T_co]):
         return {**state, LEFT_OUT: self.failures.state()} if self.failures.count else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._check_unstarted()
+        self.pass_engine.check_unstarted()
         if isinstance(state, dict) and LEFT_OUT in state:
             self.failures.load(state[LEFT_OUT])
             self.context.shared.skipping.update(entry[0] for entry in self.failures.recorded)

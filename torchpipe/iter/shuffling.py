@@ -39,7 +39,7 @@ class _ShuffleIterator(SelectingIterator[T]):
         return {
             "random": self.random.state_dict(),
             **numbered.state(self.buffer, self.kept_items),
-            **self.state_of_ended(),
+            **self.pass_engine.ended(),
         }
 
     def get_state(self) -> dict[str, Any]:

@@ -1,11 +1,8 @@
-"""Nodes with which a graph begins: with data that are in memory.
+"""Nodes with which a graph begins, whose data are in memory: ``IterableWrapper``, which takes data or any iterable, and
+``to_iter_datapipe``, which reads a map-style node in order.
 
-- ``to_iter_datapipe``: read a map-style node in order.
-
-``IterableWrapper``: begin a pipeline with data or any iterable.
-
-There are four ways to go to a position, chosen by what is wrapped: sequences by index, iterables with state by their
-state, iterators that can be read once by replay if nothing has read them yet, and everything else by replay.
+There are four ways to go to a position, chosen by what ``IterableWrapper`` is given: sequences by index, iterables with
+state by their state, iterators that can be read once by replay if nothing has read them yet, and all else by replay.
 """
 
 from __future__ import annotations
@@ -21,12 +18,13 @@ import torch
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import StateError
+from torchpipe.indexed.by_index import ByIndex
 from torchpipe.indexed.keys import KeysIterator, check_keys
 from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.ends import stream_of
-from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
+from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.kept import Kept
 from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.node.traits import private_copy
@@ -163,25 +161,19 @@ def _is_users(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, Iterator | type)
 
 
-class _SequenceIterator(NodeIterator[T]):
+class _SequenceIterator(ByIndex[T]):
     """Goes to a position by index. Sequences of values that cannot change are read by their own iterators."""
 
     node: IterableWrapper[T]
 
     def __init__(self, node: IterableWrapper[T], context: Context) -> None:
-        super().__init__(node, context)
+        items = node.iterable
+        own = None if isinstance(items, (*_DATA, *_LISTED)) else OwnGenerators(items, warn=context.warn_once)
+        super().__init__(node, context, len(node), own)
         self._passed = 0  # items up to the last one yielded, unless ``_rest`` knows better
-        self._parts, self._part = 1, 0
-        self._yields_positions = False
         self._held: Any = None  # the items as they are when the pass begins
         self._rest: Any = None  # an iterator that tells how many items it has left
-        items = node.iterable
-        self._own = None if isinstance(items, (*_DATA, *_LISTED)) else OwnGenerators(items, warn=context.warn_once)
-        self._first = self._length = 0  # of what ``_rest`` began with: the index of its first item, its length
-
-    def stride(self, parts: int, part: int) -> bool:
-        self._parts, self._part = parts, part
-        return True
+        self._first = self._rest_length = 0  # of what ``_rest`` began with: the index of its first item, its length
 
     @property
     def positional(self) -> bool:
@@ -189,27 +181,17 @@ class _SequenceIterator(NodeIterator[T]):
         # Numbers are as small as their positions, and quicker at hand.
         return not (type(items) is range or (type(items) in (list, tuple) and type(next(iter(items), "")) in _NUMBERS))
 
-    def by_position(self) -> Positions:
-        self._yields_positions = True
-        return Positions(self, self._reader, self._holds)
-
-    def _holds(self, value: Any) -> bool:
-        return type(value) is int and 0 <= value < len(self.node)
-
-    def _reader(self) -> Callable[[Any], Any]:
+    def read_at(self) -> Callable[[int], Any]:
         items = self._items()
-        if type(items) is tuple and not (self.node.deepcopy and holds_mutable(items)):
-            return items.__getitem__
-        read = (lambda index: copy_item(items[index])) if self.node.deepcopy else (lambda index: items[index])
-        if self._own is not None:
-            read = self._own.around(read, lambda: self.context.stream_key(self.node))
-        return self.drawing(self.with_retries(read))
+        return (lambda index: copy_item(items[index])) if self.node.deepcopy else (lambda index: items[index])
+
+    def reader(self) -> Callable[[int], Any]:
+        items = self._items()
+        plain = type(items) is tuple and not (self.node.deepcopy and holds_mutable(items))
+        return items.__getitem__ if plain else super().reader()
 
     def current(self) -> object:
         return self._passed - 1
-
-    def leave_out(self) -> bool:
-        return True
 
     def give_keys(self) -> None:
         if not isinstance(self.node.iterable, (*_LISTED, tuple)):  # whose items are at hand
@@ -227,7 +209,7 @@ class _SequenceIterator(NodeIterator[T]):
     def position(self) -> int:
         """The number of items up to the last one yielded."""
         if self._rest is not None:
-            taken = self._length - self._rest.__length_hint__()
+            taken = self._rest_length - self._rest.__length_hint__()
             if taken:
                 return int(self._first + (taken - 1) * self._parts + 1)
         return self._passed
@@ -245,17 +227,17 @@ class _SequenceIterator(NodeIterator[T]):
 
     def run(self) -> Iterator[T]:
         items = self._items()
-        self._first = self._passed + (self._part - self._passed) % self._parts
+        self._first = self.first_from(self._passed)
         if self._yields_positions:
             items = range(len(items))
         if type(items) is range or (type(items) is tuple and not (self.node.deepcopy and holds_mutable(items))):
             rest = items[self._first :: self._parts]
-            self._length, self._rest = len(rest), iter(rest)
+            self._rest_length, self._rest = len(rest), iter(rest)
             return self._rest  # type: ignore[no-any-return]
         return self._by_index(items)
 
     def _by_index(self, items: Any) -> Iterator[T]:
-        read = self._reader()
+        read = self.reader()
         for index in range(self._first, len(items), self._parts):
             self._passed = index + 1
             yield read(index)
@@ -301,7 +283,7 @@ class _IterableIterator(NodeIterator[T]):
         )
 
     def get_state(self) -> dict[str, Any]:
-        if not self.is_begun:
+        if not self.pass_engine.is_begun:
             return copy.deepcopy(self._loaded)
         if self._ended:  # of itself: an iterable may begin anew in its own state, as the next pass will find it
             ended = {"position": self.position, "ended": True}

@@ -41,10 +41,10 @@ from torchpipe.node.datapipe import functional_datapipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_choice, check_count
 
-__all__ = ["ArrowReader", "ParquetReader", "RowGroupLister", "TableReader"]
+__all__ = ["ArrowReader", "ParquetReader", "RowGroupLister"]
 
 
-class TableReader(FileReader[Any]):
+class _TableReader(FileReader[Any]):
     """Base of the readers of tables: rows as dicts, or batches of ``batch_size`` rows."""
 
     def __init__(
@@ -81,7 +81,7 @@ class TableReader(FileReader[Any]):
 
 
 @functional_datapipe("read_arrow")
-class ArrowReader(TableReader):
+class ArrowReader(_TableReader):
     """Yields the rows of Arrow files as dicts, or with ``batch_size`` dicts of columns: the file (Feather) and the
     stream format, which Hugging Face ``datasets`` keeps its data in.
 
@@ -121,7 +121,7 @@ class ArrowReader(TableReader):
 
 
 @functional_datapipe("read_parquet")
-class ParquetReader(TableReader):
+class ParquetReader(_TableReader):
     """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns.
 
     ``datapipe`` yields paths, or pieces, as ``shard_pieces`` and ``list_row_groups`` make them; or give paths

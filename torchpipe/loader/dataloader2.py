@@ -13,20 +13,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Never, NoReturn, Self, TypeVar
 
-from torchpipe.ahead.at_exit import holding_at_exit
+from torchpipe.ahead.waiting import holding_at_exit
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import StateError
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import plan
-from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.driven import Driven
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.iterator import DataLoader2Iterator, Pass
-from torchpipe.loader.looks import Looks, watched
-from torchpipe.loader.observing import LoaderFigures
-from torchpipe.loader.run import Run
+from torchpipe.loader.observing import LoaderFigures, Looks, watched
+from torchpipe.loader.run import Adapter, Run, adapt, streamed, way_out
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, RankLayout, state_of_all
 from torchpipe.loader.untraced import untraced

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from torchpipe.ahead.at_exit import hold_at_exit
+from torchpipe.ahead.waiting import hold_at_exit
 from torchpipe.errors import IteratorInvalidated
 
 __all__ = [

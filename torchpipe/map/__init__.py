@@ -1,4 +1,7 @@
-"""Map-style nodes, which are read by key; each is imported when it is first asked for."""
+"""Map-style nodes, which are read by key; each is imported when it is first asked for.
+
+Written by ``make stubs`` from ``__all__`` of the package's modules: do not edit.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -18,11 +18,11 @@ from torchpipe.compat.torch_datapipes import DataChunk, TorchIterDataPipe, Torch
 from torchpipe.node.context import Context
 from torchpipe.node.functional import forms, functional_datapipe, lookup
 from torchpipe.node.functional_methods import IterMethods, MapMethods
-from torchpipe.node.hidden import refuse_hidden_inputs
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.replay import BOUND
 from torchpipe.node.traits import inputs_of, named_inputs
+from torchpipe.node.users_code import refuse_hidden_inputs
 
 __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "NodeAttributeError", "functional_datapipe", "iterate"]
 

@@ -35,7 +35,7 @@ import sys
 import types
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -142,6 +142,7 @@ class _Description:
         self.numbers = numbers
         self.bound = bound
         self.around: list[int] = []  # the ids of what is being looked into
+        self.of_users: set[type] = set()  # classes whose objects are none of the kinds below
         self.left = MOST_PARTS
 
     def of(self, value: Any) -> str:
@@ -174,6 +175,8 @@ class _Description:
             self.around.pop()
 
     def _of(self, value: Any) -> str:
+        if type(value) in self.of_users:
+            return self._object(value)
         if is_node(value):
             return f"#{self.numbers[id(value)]}" if id(value) in self.numbers else callable_name(type(value))
         if isinstance(value, enum.Enum):
@@ -197,8 +200,10 @@ class _Description:
             return self._array(value)
         if isinstance(value, torch.Tensor):
             return _tensor(value)
-        if _is_printed(value):
+        kind: Any = type(value)
+        if _is_printed(kind):
             return _short(" ".join(str(value).split()))
+        self.of_users.add(kind)
         return self._object(value)
 
     def _each(self, values: Iterable[Any]) -> str:
@@ -339,14 +344,17 @@ def _is_namespace(value: Any) -> bool:
 
 
 def _public(value: Any) -> dict[str, Any]:
-    slots = [name for cls in type(value).__mro__ for name in _slots_of(cls)]
-    values = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    values, kind = getattr(value, "__dict__", {}), cast(Any, type(value))
+    if slots := _public_slots_of(kind):
+        values = {name: getattr(value, name) for name in slots if hasattr(value, name)} | values
     return {name: values[name] for name in sorted(values) if not name.startswith("_")}
 
 
-def _slots_of(cls: type) -> tuple[str, ...]:
-    slots = vars(cls).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+@functools.lru_cache(maxsize=256)
+def _public_slots_of(kind: type) -> tuple[str, ...]:
+    slots = [vars(cls).get("__slots__", ()) for cls in kind.__mro__]
+    names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+    return tuple(name for name in names if not name.startswith("_"))
 
 
 def _is_dataclass(value: Any) -> bool:
@@ -364,12 +372,17 @@ def _is_plain_object(value: Any, around: list[int]) -> bool:
         return True
     if not _has_attributes(value) or len(around) > DEEP:
         return False
-    held = [value for name, value in getattr(value, "__dict__", {}).items()] + list(_public(value).values())
-    return all(_is_plain(item, [*around, id(value)]) for item in held)
+    around, kind = [*around, id(value)], cast(Any, type(value))
+    return all(_is_plain(item, around) for item in getattr(value, "__dict__", {}).values()) and all(
+        _is_plain(getattr(value, name), around) for name in _public_slots_of(kind) if hasattr(value, name)
+    )
 
 
 def _is_plain(value: Any, around: list[int]) -> bool:
-    if value is None or isinstance(value, _SIMPLE) or callable(value) or is_node(value) or _is_printed(value):
+    kind: Any = type(value)
+    if kind in _NUMBERS or kind is str:
+        return True
+    if isinstance(value, _SIMPLE) or callable(value) or is_node(value) or _is_printed(kind):
         return True
     if isinstance(value, _ROWS + _MAPPINGS):
         first = itertools.islice(value.values() if isinstance(value, _MAPPINGS) else value, _SAMPLED)
@@ -377,8 +390,9 @@ def _is_plain(value: Any, around: list[int]) -> bool:
     return _is_plain_object(value, around)
 
 
-def _is_printed(value: Any) -> bool:
-    return any((cls.__module__.partition(".")[0], cls.__name__) in _PRINTED for cls in type(value).__mro__)
+@functools.lru_cache(maxsize=256)
+def _is_printed(kind: type) -> bool:
+    return any((cls.__module__.partition(".")[0], cls.__name__) in _PRINTED for cls in kind.__mro__)
 
 
 def _of_tokenizer(value: Any) -> dict[str, Any] | None:

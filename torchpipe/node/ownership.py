@@ -27,9 +27,10 @@ from torchpipe.state.copying import holds_mutable
 from torchpipe.state.parts import CONTAINERS, walk_parts
 
 if TYPE_CHECKING:
+    from torchpipe.node.iterator import NodeIterator
     from torchpipe.node.traits import DataPipe
 
-__all__ = ["Keeper", "is_strict", "watched"]
+__all__ = ["Keeper", "check_kept", "is_strict", "keeper_of", "looked_after", "watch_inputs", "watched"]
 
 # Of one node are looked after, since some items are never seen again:
 _MOST_HELD, _MOST_BYTES = 100_000, 1 << 28
@@ -126,6 +127,49 @@ class Keeper:
                 "it holds it too: a node before that hands out one object several times, or a function that keeps what "
                 "it has returned. Hand out copies there"
             )
+
+
+def keeper_of(iterator: NodeIterator[Any]) -> Keeper | None:
+    """The keeper that looks after the items which ``iterator`` keeps, in strict mode; else None."""
+    engine = iterator.pass_engine
+    if engine.keeper is None and iterator.keeps_items and engine.context.host.strict:
+        engine.keeper = Keeper(engine.node, on=engine.has_position)
+        engine.context.shared.keepers.append(engine.keeper)
+    return engine.keeper
+
+
+def watch_inputs(iterator: NodeIterator[Any]) -> None:
+    """In strict mode, let items of the inputs be taken down as they come. Called before any is pulled."""
+    keeper = keeper_of(iterator)
+    if keeper is not None:
+        for item in iterator.inputs:
+            item.pass_engine.consumer = keeper
+
+
+def looked_after(iterator: NodeIterator[Any], stream: Iterator[Any]) -> Iterator[Any]:
+    """``stream``, that of ``iterator``: in strict mode, what it keeps is compared, and what another one keeps noted."""
+    if not iterator.context.host.strict:
+        return stream
+    watch_inputs(iterator)
+    keeper, consumer = keeper_of(iterator), iterator.pass_engine.consumer
+    stream = stream if keeper is None else keeper.going(stream)
+    return stream if consumer is None else consumer.coming(stream)
+
+
+def check_kept(iterator: NodeIterator[Any], items: list[Any]) -> None:
+    """``items``, which ``iterator`` keeps, are to be saved.
+
+    Raises: ItemChangedError; TypeError without ``keeps_items``.
+    """
+    keeper = keeper_of(iterator)
+    if keeper is not None:
+        for item in items:
+            keeper.saved(item)
+    elif holds_mutable(items):
+        raise TypeError(
+            f"{type(iterator).__name__} saves items that it keeps: let it say so, keeps_items = True, so that these "
+            "can be looked after"
+        )
 
 
 def watched(fn: Any, called: Any, node: DataPipe, own: Keeper | None, keepers: list[Keeper]) -> Any:

@@ -187,7 +187,7 @@ class ReplayIterator(NodeIterator[Any]):
                     on_again()
 
     def get_state(self) -> dict[str, Any]:
-        if not self.is_begun or self._iterator is None:
+        if not self.pass_engine.is_begun or self._iterator is None:
             return copy.deepcopy(self._loaded)
         if self._ended:  # of itself: a node may begin anew in its own state
             return {"count": self.count, "ended": True}
@@ -220,7 +220,7 @@ class ReplayIterator(NodeIterator[Any]):
             announce_replay(node_name(self.node), self.count)
 
     def close(self) -> None:
-        if self.is_closed:
+        if self.pass_engine.is_closed:
             return
         with ExitStack() as stack:
             for bound in reversed(self._bound):

@@ -46,7 +46,7 @@ class Failures:
         while True:
             try:
                 for item in run():
-                    iterator._torchpipe_last = item
+                    iterator.pass_engine.last = item
                     yield item
                 return
             except Exception as error:
@@ -106,7 +106,7 @@ class Failures:
         context.shared.skipping.add(left.node)
         if context.host.trace is not None:
             for _ in range(left.items):
-                context.host.trace.left_out(iterator.number_to_trace)
+                context.host.trace.left_out(iterator.pass_engine.number_to_trace(iterator.untimed))
         # What a resume makes again was told when it happened
         if recorded is not None and context.host.on_left_out is not None and not context.shared.restoring:
             context.host.on_left_out(recorded)
@@ -238,7 +238,7 @@ class _Branch(Iterator[Any]):
                 self._stream = self._run()
                 continue
             self.tried += 1
-            self._iterator._torchpipe_last = item
+            self._iterator.pass_engine.last = item
             return item
 
     def close(self) -> None:

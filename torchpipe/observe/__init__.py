@@ -4,7 +4,7 @@
 pictures, pages and live tables, ``export`` feeds other tools; ``steps`` says which samples a step has and makes it
 again, ``profiling`` runs the nodes of a graph one by one; ``cli``, the command line, stands above all.
 
-Loaders offer it as methods of one line (``torchpipe/loader/looks.py``). Besides public names, it uses these hooks:
+Loaders offer it as methods of one line (``torchpipe/loader/observing.py``). Besides public names, it uses these hooks:
 
 - of both loaders ``stats()``, ``measuring``, ``look_last(weak method)``, which is called at each ``iter()``,
   and ``_position_beside()``: the position of ``state_dict()``, to go on from beside the loop;

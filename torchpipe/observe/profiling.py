@@ -19,8 +19,8 @@ from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.graph import plan
 from torchpipe.graph.draw import Row, rows_of
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader.adapting import streamed, way_out
 from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.loader.run import streamed, way_out
 from torchpipe.machine import available_cores
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
+import functools
 import io
 import operator
 import pickle
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import cloudpickle
 
-from torchpipe.state.script_classes import named
+from torchpipe.state.script_classes import named, of_script, within
 
 __all__ = ["CloudPickler", "ImagePickler", "Reducers", "cloud_dumps", "dumps", "is_made_otherwise", "reduce_error"]
 
@@ -99,17 +100,36 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
             **cloudpickle.Pickler.dispatch_table,
             io.TextIOWrapper: _refuse_file,
             memoryview: _reduce_view,
+            functools.cached_property: lambda own: (
+                type(own),
+                (own.func,),
+                {"attrname": own.attrname},
+            ),  # less its lock
             type(dataclasses.MISSING): lambda _: "MISSING",  # of which a process has one, by its name
             type(dataclasses.KW_ONLY): lambda _: "KW_ONLY",
         }
     )
     begins: ClassVar[bool] = False  # True: a process begins with the pickle
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._names: dict[int, str] = {}  # of what is held by classes and functions of the script
+
     def reducer_override(self, value: Any) -> Any:
         reduced = super().reducer_override(value)
-        if reduced is NotImplemented or not isinstance(value, type):
-            return reduced
-        return named(value, reduced, begins=self.begins)
+        if reduced is NotImplemented:
+            return self._own_way(value, self._names[id(value)]) if id(value) in self._names else reduced
+        if isinstance(value, type | FunctionType):
+            self._names |= within(value, reduced)
+        return named(value, reduced, begins=self.begins) if isinstance(value, type) else reduced
+
+    def _own_way(self, value: Any, name: str) -> Any:
+        if isinstance(value, type | FunctionType):  # as pickle does it
+            return NotImplemented
+        try:
+            return self.dispatch_table[type(value)](value)
+        except Exception:
+            return of_script, (name,)
 
 
 class ImagePickler(CloudPickler):

@@ -22,18 +22,22 @@ The rule: *a name of the script is one class in each process, and a process that
 Functions of the script go by value, with the present globals that they read: hardly anybody asks which object a
 function is, while its globals are often set behind the guard. The classes among them are those of the rule.
 
+What cannot be pickled (a lock, an open file, a connection), and is an attribute of a class of the script or a global
+that a function of the script reads, is in each process the one that the script has made there under this name.
+
 Runs in every process.
 """
 
 from __future__ import annotations
 
+import enum
 import operator
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["named"]
+__all__ = ["named", "of_script", "within"]
 
 _THIS = os.urandom(16)  # this process, and those that are forked from it: they have the classes
 
@@ -49,8 +53,32 @@ def named(cls: type, reduced: tuple[Any, ...], *, begins: bool) -> tuple[Any, ..
     maker = _THIS if begins else b""
     wanted = (cls.__qualname__, _kind(cls), begins, make, arguments)
     outermost = _in_main(cls.__qualname__.partition(".")[0])  # one that stands in another is found in that alone
-    more = (_alike(cls), outermost) if begins else ({}, None)
+    all_of_them: Any = cls if isinstance(cls, enum.EnumMeta) else ()
+    members = {member.name: vars(member) for member in all_of_them}
+    more = (_alike(cls) | members, outermost) if begins else (members, None)
     return _found, wanted, (maker, fill, content, *more), None, None, _filled
+
+
+def within(value: Any, reduced: tuple[Any, ...]) -> dict[int, str]:
+    """The ids of what a class or function of the script holds, with the names that ``__main__`` has for it."""
+    if getattr(value, "__module__", None) != "__main__":
+        return {}
+    if not isinstance(value, type):
+        held = reduced[2][1]["__globals__"].items()
+        return {id(item): name for name, item in held if _in_main(name) is item}
+    name = value.__qualname__
+    return {id(item): f"{name}.{key}" for key, item in vars(value).items()} if _in_main(name) is value else {}
+
+
+def of_script(name: str) -> Any:
+    """The object that ``__main__`` has under the name in this process. Raises: RuntimeError if there is none."""
+    found = _in_main(name)
+    if found is None:
+        raise RuntimeError(
+            f"{name} of the script cannot be pickled, and the script has none in this process: make it outside of "
+            'if __name__ == "__main__":, so that each process that imports the script has its own'
+        )
+    return found
 
 
 def _alike(cls: type) -> dict[str, Any]:
@@ -87,15 +115,15 @@ def _found(name: str, kind: tuple[Any, ...], begins: bool, make: Callable[..., t
 
 
 def _filled(cls: type, state: tuple[bytes, Callable[[Any, Any], Any], Any, dict[str, Any], Any]) -> None:
-    maker, fill, content, alike, _ = state
+    maker, fill, content, further, _ = state
     if maker not in (b"", _THIS) or _in_main(cls.__qualname__) is not cls:
         fill(filled := _Filled(cls), content)
-        for name, value in alike.items():
+        for name, value in further.items():
             setattr(filled, name, value)
 
 
 class _Filled:
-    """A class whose attributes are set; an Enum's members, which cannot be, it has."""
+    """A class whose attributes are set; an Enum's members, which cannot be, it has, and these are given theirs."""
 
     def __init__(self, cls: type) -> None:
         vars(self)["of"] = cls
@@ -104,5 +132,8 @@ class _Filled:
         return getattr(self.of, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in getattr(self.of, "__members__", ()):
+        member = getattr(self.of, "__members__", {}).get(name)
+        if member is None:
             setattr(self.of, name, value)
+        elif value is not member:
+            vars(member).update(value)

@@ -71,7 +71,7 @@ class _CountingIterator(NodeIterator[T]):
             yield self.node.items[self.index - 1]
 
     def close(self) -> None:
-        if not self.is_closed:
+        if not self.pass_engine.is_closed:
             self.node.pulls.open_passes -= 1
         super().close()
 

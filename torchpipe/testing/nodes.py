@@ -16,9 +16,11 @@ import torch
 
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
 from torchpipe.iter.running import Prefetcher
-from torchpipe.node.context import Context, Host, SharedByPass
+from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.host import Host
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.shared_by_pass import SharedByPass
 from torchpipe.node.traits import divides, node_name, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
@@ -160,7 +162,7 @@ class _Check:
     def load(self, opened: _Pass, state: dict[str, Any], saved: _Saved) -> None:
         with opened.random:
             opened.iterator.load_state_dict(state)
-        opened.shared.load_random(saved.before)
+        opened.shared.random.load(saved.before)
         if self.global_random:
             opened.random.load_state_dict(saved.random)
 
@@ -176,7 +178,7 @@ class _Check:
                 "(or check with opaque=True if that is meant)"
             ) from None
         random = opened.random.state_dict() if self.global_random else None
-        return _Saved(position, state, data, random, opened.shared.random_now())
+        return _Saved(position, state, data, random, opened.shared.random.state())
 
     @property
     def name(self) -> str:

@@ -18,7 +18,8 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from tests.processes.values import DTYPES, bits, make
 from torchpipe.iter import IterableWrapper
 from torchpipe.iter._shared.batches import default_collate_in, stack_without_files
-from torchpipe.node.context import Context, Host
+from torchpipe.node.context import Context
+from torchpipe.node.host import Host
 from torchpipe.testing import CountingSource, check_node
 
 

@@ -18,7 +18,7 @@ from tests.observe.views.held import ITEMS, held_loader, run_with_a_death
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.export import OpenTelemetryExporter, PrometheusExporter, TensorBoardExporter
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader.looks import _last_looks
+from torchpipe.loader.observing import _last_looks
 from torchpipe.observe.export.figures import Measurements
 from torchpipe.stats import LoaderStats
 

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from torchpipe.ahead.at_exit import end_at_exit, join_all
+from torchpipe.ahead.waiting import end_at_exit, join_all
 from torchpipe.formats.storage.block_cache import CELL_BYTES, BlockCache
 from torchpipe.formats.storage.retrying import RemoteFile, ReopenedFile
 

@@ -28,7 +28,7 @@ from torch.utils.data import default_collate
 
 from torchpipe.compat.torch_private import collate, collate_tensor_fn, default_collate_fn_map
 from torchpipe.formats.numbers import given_number, holds
-from torchpipe.node.context import Memory
+from torchpipe.node.host import Memory
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
 from torchpipe.state.tensors import is_plain
@@ -180,7 +180,7 @@ def note_dropped(iterator: NodeIterator[Any], before: int, why: str) -> int:
             "%s leaves out an item, %s; the state counts further ones as 'dropped'", node_name(iterator.node), why
         )
     if context.host.trace is not None:
-        context.host.trace.left_out(iterator.number_to_trace)
+        context.host.trace.left_out(iterator.pass_engine.number_to_trace(iterator.untimed))
     return before + 1
 
 

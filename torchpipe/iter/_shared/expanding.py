@@ -91,7 +91,7 @@ class ExpandingIterator(NodeIterator[T]):
     def state_dict(self) -> dict[str, Any]:
         if not self._within or self._start is None or not self._start.state:  # loaded, and not pulled again
             return super().state_dict()
-        own = self.get_state() | self.state_of_ended()
+        own = self.get_state() | self.pass_engine.ended()
         return own | self._start.state  # the inputs as they are now are not asked
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ class ExpandingIterator(NodeIterator[T]):
             return None
         self._refused = ""
         kept: dict[str, Any] = {key: state[key] for key in ("inputs", "functions") if key in state}
-        return _Start(kept, random, self.context.shared.random_now())
+        return _Start(kept, random, self.context.shared.random.state())
 
     def _pull_again(self, source: Iterator[Any]) -> Iterator[T]:
         """The parts, after those handed out before, of the item that was current when the state was taken.
@@ -170,11 +170,11 @@ class ExpandingIterator(NodeIterator[T]):
         in place now are put back.
         """
         random = RandomStates.now() if self._start is None else self._start.random
-        before = self.context.shared.random_now() if self._start is None else self._start.before
+        before = self.context.shared.random.state() if self._start is None else self._start.before
         self._start = self._note(random)
         if self._start is not None:
             self._start.before = before
-        with self.context.making_again(), self.context.shared.random_as(before), GlobalRandom.at(random):
+        with self.context.making_again(), self.context.shared.random.going_on_from(before), GlobalRandom.at(random):
             item = next(source, _END)
             parts = iter(() if item is _END else self.expand(item))
             if self._loaded is not None:

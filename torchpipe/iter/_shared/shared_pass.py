@@ -25,6 +25,7 @@ from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
+from torchpipe.node.ownership import keeper_of, watch_inputs
 from torchpipe.node.private import own_functions
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, pairs, walk
 from torchpipe.node.validate import check_count, check_input
@@ -119,9 +120,9 @@ class SharedPass(NodeIterator[Any]):
         if failures is not None:
             failures = failures.at_position if _reads_once(node, context) else failures.of_branches()
         super().__init__(node, replace(context, lends=True, failures=failures), node.source)
-        self.watch_inputs()
+        watch_inputs(self)
         own, functions = own_functions(node)
-        self.take_over(functions)
+        self.pass_engine.functions += functions
         self.expected = expected  # the branches that take part
         self.readers: set[int] = set()  # those of them that have joined
         self.started = False
@@ -130,7 +131,7 @@ class SharedPass(NodeIterator[Any]):
         self._pulls = False  # True while an item of the input is asked for, and once that has raised
         context.let_draw_alike(self, node)
         fn = self.with_retries(own.function())
-        self._fn = None if fn is None else self.drawing(fn)
+        self._fn = None if fn is None else self.pass_engine.drawing(fn)
         self._pulled = 0
         self._ended = False
         self._waiting: list[deque[Any]] = [deque() for _ in range(node.num_instances)]
@@ -168,8 +169,8 @@ class SharedPass(NodeIterator[Any]):
                 self._waiting[target].append(value)
             del item
         self._read[branch] += 1
-        if self.keeper is not None:
-            self.keeper.used(waiting[0], stays=self.waits_elsewhere(branch))
+        if (keeper := keeper_of(self)) is not None:
+            keeper.used(waiting[0], stays=self.waits_elsewhere(branch))
         return waiting.popleft()
 
     def can_leave_out(self) -> bool:
@@ -295,7 +296,7 @@ class SharedPass(NodeIterator[Any]):
                 return
             self.source.close()
             self.inputs = (self.context.iterate(self.node.source),)
-            self.watch_inputs()
+            watch_inputs(self)
         super().load_state_dict(state)
         self._loaded = moment
 
@@ -363,7 +364,7 @@ class _BranchIterator(NodeIterator[Any]):
             yield hand_out(held.pop(), shared.waits_elsewhere(branch))
 
     def close(self) -> None:
-        if not self.is_closed:
+        if not self.pass_engine.is_closed:
             self.shared.leave(self.node.instance_id)
         super().close()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchpipe.loader.dataloader2 import DataLoader2
-from torchpipe.loader.looks import AskedSteps
+from torchpipe.loader.observing import AskedSteps
 from torchpipe.node.validate import check_count
 from torchpipe.observe.steps import datasets, graphs
 from torchpipe.observe.steps.rows import Mixture, Rows, mixtures_of

@@ -20,7 +20,7 @@ from torchpipe.data.position import Position
 from torchpipe.data.ranks.batches import order_at
 from torchpipe.errors import StateError
 from torchpipe.loader.epochs import Fresh
-from torchpipe.loader.looks import AskedSteps
+from torchpipe.loader.observing import AskedSteps
 from torchpipe.node.iterator import is_stateful
 from torchpipe.observe.steps.rows import Rows, row_of, wanted_steps
 from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, RandomStates

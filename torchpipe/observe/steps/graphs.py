@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.graph import plan
+from torchpipe.indexed.by_index import ByIndex
 from torchpipe.iter import (
     Batcher,
     Collator,
@@ -40,7 +41,7 @@ from torchpipe.iter import (
     Zipper,
 )
 from torchpipe.loader.dataloader2 import DataLoader2
-from torchpipe.loader.looks import AskedSteps
+from torchpipe.loader.observing import AskedSteps
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
@@ -137,7 +138,8 @@ def _gives_keys(node: DataPipe) -> bool:
 def _keys_of(node: DataPipe) -> Callable[[Context], NodeIterator[Any]]:
     def begin(context: Context) -> NodeIterator[Any]:
         iterator = replace(context, substitutes={}).iterate(node)
-        iterator.give_keys()
+        if isinstance(iterator, ByIndex):
+            iterator.give_keys()
         return iterator
 
     return begin

@@ -20,7 +20,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.iter import Mixer
-from torchpipe.loader.looks import AskedSteps
+from torchpipe.loader.observing import AskedSteps
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.fingerprint import describe_graph

@@ -18,7 +18,7 @@ from torchpipe.observe.text import NewEvents, check_seconds, spent_s
 from torchpipe.stats import LoaderStats
 
 if TYPE_CHECKING:
-    from torchpipe.loader.looks import Looks
+    from torchpipe.loader.observing import Looks
 
 __all__ = ["Trace"]
 

@@ -18,7 +18,7 @@ from torchpipe.observe.text import Source, check_seconds
 from torchpipe.observe.views.screen import Lines, Notebook, Pace, Screen, drawn, page, progress_line, screen_here
 
 if TYPE_CHECKING:
-    from torchpipe.loader.looks import Looks
+    from torchpipe.loader.observing import Looks
 
 __all__ = ["Watch", "begin_watch", "watch_while_it_runs"]
 

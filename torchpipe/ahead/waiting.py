@@ -1,10 +1,7 @@
-"""The end of threads that run ahead; and the program's end, as a daemon thread sees it that still iterates a loader.
+"""Threads that wait: waking one without a lock that an interrupt could leave taken, a look into a queue that others
+change, and the end of threads that run ahead, at the program's end too.
 
 Runs in any process that iterates a graph.
-
-When the main thread is done, Python calls the functions that are registered with ``atexit``, which end workers and
-threads, and then freezes daemon threads wherever they are. In between, such a thread finds its workers gone. That is
-neither a death nor an error of its own, and nothing may be started any more: it waits, without a lock, to be frozen.
 """
 
 from __future__ import annotations
@@ -16,10 +13,14 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import ParamSpec, Protocol, TypeVar
 
 __all__ = [
+    "Bell",
     "Ends",
     "begin_exit",
     "end_at_exit",
@@ -28,7 +29,42 @@ __all__ = [
     "is_cut_off",
     "join_all",
     "join_deadline",
+    "listed",
 ]
+
+
+class Bell:
+    """Wakes who waits. Any thread and signal handlers may notify it, one thread hears it: no lock is held meanwhile."""
+
+    def __init__(self) -> None:
+        self.awaited = False  # said first; then who waits looks once more whether it has to
+        self._signals: SimpleQueue[None] = SimpleQueue()
+
+    def notify(self) -> None:
+        if self.awaited:
+            self._signals.put(None)
+
+    def hear(self, at_most_s: float) -> None:
+        """Wait to be notified, perhaps by what came before."""
+        with suppress(Empty):
+            self._signals.get(timeout=at_most_s)
+
+
+T = TypeVar("T")
+
+
+def listed(queue: deque[T]) -> list[T]:
+    """The content of ``queue`` at one moment. Any thread, without a lock that its users would have to take.
+
+    On a free-threaded Python, a deque that is changed while it is listed raises RuntimeError; that takes a microsecond,
+    so the next try nearly always succeeds.
+    """
+    while True:
+        try:
+            return list(queue)
+        except RuntimeError:
+            continue
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

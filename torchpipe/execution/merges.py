@@ -1,22 +1,74 @@
-"""A merge whose shards end together: with the last round in which each has an item. For ranks that take equal steps.
+"""Merges of other kinds: ranks that host the same shards take turns, shards end together, and whichever shard has
+something comes first (torch's ``in_order=False``).
 
-Runs in the consumer's process.
+Runs in the consumer's process, on every rank.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from torchpipe.errors import RankError, raise_error_of
-from torchpipe.execution.epoch import EpochStart, LeftOver, Uneven, no_item
+from torchpipe.execution.epoch import EpochStart, LeftOver, Part, Uneven, no_item
 from torchpipe.execution.merge import MergeIterator, Merges, Stretch
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.state.rotation import Rotation
 
-__all__ = ["RoundsMerge"]
+__all__ = ["RoundsMerge", "TurnsIterator", "UnorderedMerge", "merge_below"]
+
+
+class TurnsIterator(NodeIterator[Any]):
+    """Every ``turns``-th item of a merge. It makes the others too, and drops them: other ranks have these.
+
+    State: that of the merge, after the turns of all ranks. It is the same on all that take turns, and says nothing of
+    their number.
+    """
+
+    exact_after_error = True
+    untimed = True
+
+    def __init__(self, merge: MergeIterator, part: Part) -> None:
+        super().__init__(merge.node, merge.context)
+        self.inputs = (merge,)
+        self.merge = merge
+        self.part = part
+        self._after = merge.state_later()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._after()
+
+    def state_later(self) -> Callable[[], dict[str, Any]]:
+        return self._after
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.merge.load_state_dict(state)
+        self._after = self.merge.state_later()
+
+    def run(self) -> Iterator[Any]:
+        items, turn = self.merge.items(), self.part.turn
+        while True:
+            round_of_turns = list(islice(items, self.part.turns))
+            self._after = self.merge.state_later()
+            if len(round_of_turns) <= turn:
+                return
+            item = round_of_turns[turn]
+            del round_of_turns
+            yield item
+            del item
+
+
+def merge_below(stream: NodeIterator[Any]) -> tuple[MergeIterator | None, Part]:
+    """The merge that ``stream`` is, or takes turns at; None if there is another node between."""
+    if isinstance(stream, TurnsIterator):
+        return stream.merge, stream.part
+    return stream if isinstance(stream, MergeIterator) else None, Part()
 
 
 class RoundsMerge(MergeIterator):
@@ -80,3 +132,26 @@ class RoundsMerge(MergeIterator):
         if items or not exact:
             names = ", ".join(map(str, self.ended_first))
             self.left_over = LeftOver(ended=f"shard {names}", by_rank=(items,), exact=exact, parts=len(ends))
+
+
+class UnorderedMerge(MergeIterator):
+    """A merge in the order in which items come. State: exact, though another run may take another order."""
+
+    def _next(self, provider: ShardProvider) -> tuple[Stretch, list[Any]]:
+        at = replace(self._stretch.at(self._stretch.block[1]), ragged=False)
+        while at.live:
+            in_turn = at.live[at.turn :] + at.live[: at.turn]
+            first = next((shard for shard in in_turn if (rest := self._rests[shard]).items or not rest.open), None)
+            if first is None:
+                began = time.perf_counter()
+                lane, chunk = provider.pull_any([self._lane(shard) for shard in in_turn])
+                self._add(next(shard for shard in in_turn if self._lane(shard) == lane), chunk, began)
+                continue
+            at, rest = replace(at, turn=at.live.index(first)), self._rests[first]
+            if rest.items:
+                stretch = self._from(at, [first])
+                return stretch, self._in_order(stretch, len(rest.items))
+            if rest.error is not None:
+                raise_error_of(rest)
+            at = at.without(first)
+        return self._from(at), []

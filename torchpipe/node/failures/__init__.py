@@ -1,3 +1,0 @@
-"""The failures of a node."""
-
-__all__: list[str] = []
