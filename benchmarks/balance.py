@@ -32,7 +32,7 @@ if __package__ in (None, ""):
 
 import numpy as np
 
-from torchpipe.data.ranks.planning import Integers, plan
+from torchpipe.data.ranks.balance import Integers, plan
 
 __all__ = ["METHODS", "documents", "karmarkar_karp", "log_normal", "main", "simulated"]
 

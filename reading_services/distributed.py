@@ -27,7 +27,7 @@ from torchpipe.node.identity import identity_of_graph
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
-from torchpipe.state.rotation import Rotation
+from torchpipe.state.cursor import Rotation
 
 __all__ = ["DistributedReadingService"]
 

@@ -35,8 +35,8 @@ from torchpipe.node.failures import add_note
 from torchpipe.node.host import Trace
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import LeftOut, SnapshotPolicy
-from torchpipe.state.mapped import dump_with_buffers
 from torchpipe.state.pickling import CloudPickler, Reducers
+from torchpipe.state.shared_list import dump_with_buffers
 from torchpipe.state.tensors import reduce_tensor
 
 __all__ = [

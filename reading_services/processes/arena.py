@@ -50,7 +50,7 @@ from typing import Any
 
 import numpy as np
 
-from torchpipe.state.mapped import anonymous_file
+from torchpipe.state.shared_list import anonymous_file
 
 __all__ = ["Arena", "Fork", "Lent", "Reservation", "SharedFile", "Slot", "SlotReader", "SlotWriter"]
 

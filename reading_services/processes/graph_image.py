@@ -1,7 +1,7 @@
 """The graph as processes get it: pickled once; its large arrays and tensors lie in a file that each of them maps.
 
 Made in the main process, loaded in workers and the dispatcher. What nobody writes to is in memory once, however many
-processes there are and however they were started: see ``torchpipe/state/mapped.py``.
+processes there are and however they were started: see ``torchpipe/state/shared_list.py``.
 
 The objects that a process is given only at its start: multiprocessing's locks, values and queues, shared tensors.
 
@@ -29,9 +29,8 @@ import torch
 
 from reading_services.hosting.shards import reduce_sendable
 from torchpipe.compat.multiprocessing_private import CONNECTION, SCALAR, is_shared_type
-from torchpipe.state.file_maps import reduce_memmap
-from torchpipe.state.mapped import Spans, dump_with_buffers, load_mapped, write_file
-from torchpipe.state.pickling import ImagePickler, Reducers
+from torchpipe.state.pickling import ImagePickler, Reducers, reduce_memmap
+from torchpipe.state.shared_list import Spans, dump_with_buffers, load_mapped, write_file
 
 __all__ = ["GraphImage", "PassingPickler", "passed_on"]
 

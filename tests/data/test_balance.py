@@ -23,8 +23,7 @@ from tests.data.datasets import Numbers
 from torchpipe import DataLoader
 from torchpipe.data import Balance, Ranks
 from torchpipe.data.ranks.batches import order_at
-from torchpipe.data.ranks.share import Share
-from torchpipe.data.ranks.windows import Windows
+from torchpipe.data.ranks.windows import Share, Windows
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.ranks import acting_as
 from torchpipe.stats import BalanceStats, CostStats

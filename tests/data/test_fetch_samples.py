@@ -23,7 +23,7 @@ from tests.exact import exact
 from tests.measured import measured
 from tests.sources import wait_until
 from torchpipe import DataLoader
-from torchpipe.data.parts import Joining, Samples
+from torchpipe.data.fetch import Joining, Samples
 from torchpipe.data.sharing import SharedWorkers
 from torchpipe.errors import NotSerializableError, StateMismatchError, WorkerDiedError
 from torchpipe.execution.shard import Chunk

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe.data.ranks.planning import Integers, plan, ranks_of, steps_of
+from torchpipe.data.ranks.balance import Integers, plan, ranks_of, steps_of
 
 
 def _slowest(costs: Integers, planned: Integers) -> int:

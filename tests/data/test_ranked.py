@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from torchpipe import DataLoader
-from torchpipe.data.ranks.share import Share
+from torchpipe.data.ranks.windows import Share
 from torchpipe.errors import RankError, StateMismatchError
 
 

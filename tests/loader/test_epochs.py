@@ -31,7 +31,7 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService
-from torchpipe.data.order.rollover import RolloverBatchSampler
+from torchpipe.data.order.samplers import RolloverBatchSampler
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.iter import IterableWrapper
 from torchpipe.state import SnapshotPolicy

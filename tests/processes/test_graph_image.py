@@ -19,7 +19,7 @@ from tests import leaks
 from tests.laws.executors import PROCESSES, make_loader, make_service
 from tests.processes.values import DTYPES, make, same
 from torchpipe.iter import IterableWrapper
-from torchpipe.state import mapped
+from torchpipe.state import shared_list
 
 LARGE = 64 << 10
 
@@ -115,7 +115,7 @@ def test_without_room_each_process_has_its_own(monkeypatch: pytest.MonkeyPatch) 
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
         return fd
 
-    monkeypatch.setattr(mapped, "anonymous_file", full)
+    monkeypatch.setattr(shared_list, "anonymous_file", full)
     original = torch.arange(100_000)
     image = GraphImage.of(original)
     assert files() == []

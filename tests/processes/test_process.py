@@ -19,7 +19,7 @@ from reading_services.processes.status_page import Field, StatusPage
 from reading_services.processes.worker import serve
 from tests.laws.executors import PROCESSES
 from tests.processes.rig import BUSY, close_and_sleep, kill_itself, leave, made, sleep, started, wait_busy
-from torchpipe.state.mapped import write_file
+from torchpipe.state.shared_list import write_file
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from torchpipe.execution.shard import Chunk
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.state import Cursor, decode, encode
-from torchpipe.state.rotation import Rotation
+from torchpipe.state.cursor import Rotation
 
 
 class Chunks(ShardProvider):

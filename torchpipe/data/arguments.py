@@ -1,20 +1,23 @@
-"""The checks of a ``DataLoader``'s arguments beyond those of torch's loader. Runs in the user's process."""
+"""The checks of a ``DataLoader``'s arguments beyond those of torch's loader. Runs in the user's process.
+
+The private names of torch's loader that trainers and tools ask for, with our answers. In the user's process.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+import torch
 from torch.utils.data import IterDataPipe
 
-from torchpipe.data import processes
-from torchpipe.data import thread_batches as threads
+from torchpipe.data import processes, threads
 from torchpipe.device import DeviceOptions
 from torchpipe.errors import GraphError
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import walk
 from torchpipe.node.validate import check_choice
 
-__all__ = ["FetchBy", "check_arguments", "check_fetch", "check_shuffle", "device_options"]
+__all__ = ["FetchBy", "NamesForTools", "check_arguments", "check_fetch", "check_shuffle", "device_options"]
 
 FetchBy: TypeAlias = Literal["batches", "samples"]
 
@@ -124,3 +127,58 @@ def check_fetch(fetch: FetchBy, dataset: Any, *, batched: bool) -> None:
             f"fetch='samples' lets any worker make any sample, and {name} has a state of its own (state_dict), which "
             "would belong to no batch: leave one out"
         )
+
+
+class NamesForTools:
+    """Mixed into the loader, before torch's."""
+
+    _index_sampler: Any
+    _pool: Any  # the workers that persist
+    _live: Any
+    shutdown: Any
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Accelerate takes such a loader as it is; otherwise it would rebuild it as one of torch's, without state.
+
+        Raises: RuntimeError where Accelerate would have divided the data among processes, and nothing here does.
+        """
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            sampler = self._index_sampler
+            chain = [sampler, getattr(sampler, "sampler", None)]
+            if not any(hasattr(part, "num_replicas") or hasattr(part, "rank") for part in chain):
+                raise RuntimeError(
+                    "Accelerate does not divide a torchpipe DataLoader among processes: give it a sampler that does "
+                    "(torch.utils.data.DistributedSampler), or every process has all the data"
+                )
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate says what is said here anyhow."""
+
+    @property
+    def _iterator(self) -> Any:
+        """The keeper of the workers that persist, under the name that tools know; None without such workers."""
+        return (self._live or _Keeper(self)) if vars(self).get("_pool") is not None else None
+
+    @_iterator.setter
+    def _iterator(self, value: None) -> None:
+        """Tools set None to end the workers; torch's constructor does before there are any."""
+        if vars(self).get("_pool") is not None:
+            self.shutdown()
+
+
+class _Keeper:
+    """Stands for the last iterator, which nobody holds any more, in what tools ask it for."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    @property
+    def _workers(self) -> list[Any]:
+        return list(self._loader._pool.processes)
+
+    def _shutdown_workers(self) -> None:
+        self._loader.shutdown()

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from torchpipe.data.fetch import COLLATING, READING
-from torchpipe.data.order.rollover import RolloverBatchSampler
+from torchpipe.data.order.samplers import RolloverBatchSampler
 from torchpipe.execution.figures import Made, ServiceFigures, with_figures
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.observing import LoaderFigures, Looks, Observed

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 import torch
 
 from torchpipe.compat.torch_private import pin_memory, profiler_runs, reported_length
-from torchpipe.data.batches import Batches, LocalFailure
-from torchpipe.data.device_stage import DeviceStage, pinned_for
+from torchpipe.data.batches import Batches, DeviceStage, LocalFailure, pinned_for
 from torchpipe.data.fetch import Failure
 from torchpipe.data.position import Position, handed_out
 from torchpipe.data.processes import torch_words

@@ -18,15 +18,13 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 
 from torchpipe.ahead.waiting import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
-from torchpipe.data import processes
-from torchpipe.data import thread_batches as threads
-from torchpipe.data.arguments import FetchBy, check_arguments, check_fetch, check_shuffle, device_options
+from torchpipe.data import processes, threads
+from torchpipe.data.arguments import FetchBy, NamesForTools, check_arguments, check_fetch, check_shuffle, device_options
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
-from torchpipe.data.names_for_tools import NamesForTools
 from torchpipe.data.order.between_epochs import (
     Carried,
     between_epochs,
@@ -38,8 +36,15 @@ from torchpipe.data.order.between_epochs import (
     restore,
     take_back,
 )
-from torchpipe.data.order.rollover import LastBatch, with_last_batch
-from torchpipe.data.order.samplers import Samplers, length_of, load_into, put_back, ranks_of_sampler
+from torchpipe.data.order.samplers import (
+    LastBatch,
+    Samplers,
+    length_of,
+    load_into,
+    put_back,
+    ranks_of_sampler,
+    with_last_batch,
+)
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.position import (
     FORM,

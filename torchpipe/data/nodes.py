@@ -22,12 +22,12 @@ from torchpipe.data.fetch import (
     TimedFetch,
     WorkerInitFn,
     collating_in,
+    make_part,
     make_worker_info,
     read_infos,
     set_worker_info,
 )
 from torchpipe.data.order.samplers import load_into, stands_at
-from torchpipe.data.parts import make_part
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.epoch import WorkerInfo

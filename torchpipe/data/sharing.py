@@ -30,8 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.data.assigned import AssignedBatches
-from torchpipe.data.fetch import Failure
-from torchpipe.data.parts import Joining, Part, Task
+from torchpipe.data.fetch import Failure, Joining, Part, Task
 from torchpipe.data.workers import Dealing
 from torchpipe.errors import WorkerDiedError, add_note
 from torchpipe.execution.figures import ServiceFigures

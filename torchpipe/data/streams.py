@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.data import processes, thread_shards
+from torchpipe.data import processes, threads
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
 from torchpipe.data.nodes import InitWorker
@@ -25,7 +25,7 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state import Cursor, encode
-from torchpipe.state.rotation import Rotation
+from torchpipe.state.cursor import Rotation
 from torchpipe.values import put
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         kept=None if workers else loader._samplers.dataset,
     )
     if loader.num_workers:
-        engine: Any = thread_shards if loader.worker_method == "thread" else processes
+        engine: Any = threads if loader.worker_method == "thread" else processes
         service: Any = engine.iterable_service(loader, shards, dataset, seed)
     else:
         init = InitWorker(loader.worker_init_fn, dataset, seed, copies=True, here=True) if workers else None

@@ -15,7 +15,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import COMPRESSED, REPLAYS
 from torchpipe.state import Cursor, decode, encode
-from torchpipe.state.rotation import Rotation
+from torchpipe.state.cursor import Rotation
 
 __all__ = ["MakeExact", "check_exact", "cursor_from", "made_exact", "no_exact"]
 

@@ -29,7 +29,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor
-from torchpipe.state.rotation import Rotation, turn_of
+from torchpipe.state.cursor import Rotation, turn_of
 from torchpipe.stats import MergeStats
 
 __all__ = ["MergeIterator", "Merges", "Stretch"]

@@ -19,7 +19,7 @@ from torchpipe.execution.provider import ShardProvider
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
-from torchpipe.state.rotation import Rotation
+from torchpipe.state.cursor import Rotation
 
 __all__ = ["RoundsMerge", "TurnsIterator", "UnorderedMerge", "merge_below"]
 

@@ -22,7 +22,7 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful
 from torchpipe.state import decode, encode, merge
-from torchpipe.state.shards import HostedShards, shard_states
+from torchpipe.state.ranks import HostedShards, shard_states
 
 __all__ = [
     "check_position",

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torchpipe.state.parts import PLAIN
+from torchpipe.state.copying import PLAIN
 
 __all__ = ["DEEP", "PLAIN", "SHORT", "found_in", "replaced_in"]
 

@@ -23,8 +23,7 @@ from torchpipe.errors import ItemChangedError, StateError
 from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import callable_name, is_ours, node_name
 from torchpipe.state import encode, opaque_notes
-from torchpipe.state.copying import holds_mutable
-from torchpipe.state.parts import CONTAINERS, walk_parts
+from torchpipe.state.copying import CONTAINERS, holds_mutable, walk_parts
 
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator

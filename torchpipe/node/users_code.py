@@ -16,7 +16,7 @@ from torchpipe.compat.torch_datapipes import DataChunk, TorchIterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.node.containers import PLAIN
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, is_ours, node_name, walk
-from torchpipe.state.parts import CONTAINERS, walk_parts
+from torchpipe.state.copying import CONTAINERS, walk_parts
 
 __all__ = ["node_runs_users_code", "refuse_hidden_inputs", "runs_users_code"]
 

@@ -28,8 +28,7 @@ import msgpack
 
 from torchpipe.errors import MISFITS, StateError, UnsafeStateError
 from torchpipe.state.cursor import Cursor
-from torchpipe.state.kinds import MAKERS, Unfit, kind_of
-from torchpipe.state.named import NAMED, ClassMissing, make_named, take_named
+from torchpipe.state.kinds import MAKERS, NAMED, ClassMissing, Unfit, kind_of, make_named, take_named
 from torchpipe.state.pickling import dumps
 
 __all__ = ["FORMAT_VERSION", "OpaqueItem", "as_text", "decode", "encode", "from_text", "opaque_notes"]

@@ -1,6 +1,11 @@
 """Pickling, as pickle and cloudpickle do it, less the changes that these make in silence.
 
 Runs in every process.
+
+Arrays that are mapped from files (``np.memmap``), for processes of the same machine: they map the file, too.
+
+Runs in the process that pickles and in those that load. A pickle of numpy's holds all the data, so that each process
+would have a copy, of a file that may be larger than its memory.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ import copyreg
 import dataclasses
 import functools
 import io
+import mmap
 import operator
 import pickle
 import sys
@@ -17,10 +23,20 @@ from types import FunctionType
 from typing import Any, ClassVar, TypeAlias
 
 import cloudpickle
+import numpy as np
 
 from torchpipe.state.script_classes import named, of_script, within
 
-__all__ = ["CloudPickler", "ImagePickler", "Reducers", "cloud_dumps", "dumps", "is_made_otherwise", "reduce_error"]
+__all__ = [
+    "CloudPickler",
+    "ImagePickler",
+    "Reducers",
+    "cloud_dumps",
+    "dumps",
+    "is_made_otherwise",
+    "reduce_error",
+    "reduce_memmap",
+]
 
 _MOST_KINDS = 1_000  # classes that are looked up once: a program may go on making classes
 
@@ -157,3 +173,58 @@ def cloud_dumps(value: Any, pickler: type[CloudPickler] = CloudPickler) -> bytes
     file = io.BytesIO()
     pickler(file, protocol=5).dump(value)
     return file.getvalue()
+
+
+_MODES = {"r": "r", "r+": "r+", "w+": "r+"}  # how another process opens it; "c" may have changes that no file has
+_COMPARED = 4096  # bytes
+
+
+def reduce_memmap(array: Any) -> Any:
+    """The path of the file, as from ``__reduce_ex__``, if it has the data that the array shows; else all the data."""
+    root = _mapped(array)
+    if root is None or root.filename is None or root.mode not in _MODES or not array.size:
+        return array.__reduce_ex__(5)
+    order = "C" if root.flags.c_contiguous else "F"
+    opened = (str(root.filename), root.dtype, _MODES[root.mode], root.offset, root.shape, order)
+    if not _shows_the_same(root, opened):
+        return array.__reduce_ex__(5)
+    if array is root:
+        return _reopen, (opened,)
+    start = _address(array) - _address(root)
+    return _reopen, (opened, array.dtype, array.shape, start, array.strides)
+
+
+def _mapped(array: Any) -> Any:
+    """The array, of those that ``array`` looks into, that has mapped the file; None if none has."""
+    if not isinstance(array, np.memmap):
+        return None
+    base: Any = array.base
+    return array if isinstance(base, mmap.mmap) else _mapped(base)
+
+
+def _shows_the_same(root: Any, opened: tuple[Any, ...]) -> bool:
+    """True if the file is still there, and begins and ends as ``root``: a name may have come to another file."""
+    try:
+        present = _flat(_open(*opened))
+    except (OSError, ValueError):
+        return False
+    count = max(1, _COMPARED // max(1, root.dtype.itemsize))
+    mapped = _flat(root)
+    return all(mapped[part].tobytes() == present[part].tobytes() for part in (slice(count), slice(-count, None)))
+
+
+def _open(path: str, dtype: Any, mode: Any, offset: int, shape: Any, order: Any) -> Any:
+    return np.memmap(path, dtype=dtype, mode=mode, offset=offset, shape=shape, order=order)
+
+
+def _reopen(opened: Any, dtype: Any = None, shape: Any = None, start: int = 0, strides: Any = None) -> Any:
+    root = _open(*opened)
+    return root if dtype is None else np.ndarray(shape, dtype, _flat(root), start, strides)
+
+
+def _flat(root: Any) -> Any:
+    return (root if root.flags.c_contiguous else root.T).reshape(-1)
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.state.parts import CONTAINERS, attributes_of, entries_of
+from torchpipe.state.copying import CONTAINERS, attributes_of, entries_of
 from torchpipe.state.shared_list import SharedList
 from torchpipe.values.pictures import Memory
 

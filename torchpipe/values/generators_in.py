@@ -31,7 +31,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from torchpipe.randomness.generators import GENERATORS, is_of_process
-from torchpipe.state.parts import ROWS, attributes_of, entries_of
+from torchpipe.state.copying import ROWS, attributes_of, entries_of
 from torchpipe.values.pictures import is_of_machine
 
 __all__ = ["GeneratorsIn"]

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from torchpipe.randomness.generators import GENERATORS
-from torchpipe.state.named import find_named
+from torchpipe.state.kinds import find_named
 from torchpipe.values.data import is_larger, sample_of
 from torchpipe.values.pictures import (
     ATTRIBUTES,

@@ -30,8 +30,8 @@ import torch
 from torchpipe.randomness.generators import GENERATORS, generator_kind, generator_state
 from torchpipe.state import encode
 from torchpipe.state.codec import opaque_notes
+from torchpipe.state.copying import attributes_of
 from torchpipe.state.kinds import kind_of
-from torchpipe.state.parts import attributes_of
 from torchpipe.state.tensors import is_plain
 
 __all__ = [

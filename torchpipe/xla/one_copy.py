@@ -1,6 +1,6 @@
 """``SharedCopy``: a graph, a dataset or a model, in the memory of a host once, for all its processes and threads.
 
-Runs in any process, under Linux. All of it lies in a file that every process maps: see ``torchpipe/state/mapped.py``.
+Runs in any process, under Linux. All of it lies in a file that every process maps (``torchpipe/state/shared_list.py``).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from torchpipe.state.mapped import Spans, dump_with_buffers, load_mapped, write_file
 from torchpipe.state.pickling import ImagePickler, Reducers
+from torchpipe.state.shared_list import Spans, dump_with_buffers, load_mapped, write_file
 from torchpipe.state.tensors import reduce_tensor
 
 __all__ = ["SharedCopy"]

@@ -16,7 +16,7 @@ from tests.exact import exact
 from tests.observe.cli.step_loaders import NAMES, STATE_AT, STEPS, counted
 from torchpipe.observe.cli.main import main
 from torchpipe.state import merge
-from torchpipe.state.shards import shard_states
+from torchpipe.state.ranks import shard_states
 
 LOADERS = "tests.observe.cli.step_loaders"
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.data.order.rollover import RolloverBatchSampler
-from torchpipe.data.order.samplers import MOST_SEED, load_into, stands_at
+from torchpipe.data.order.samplers import MOST_SEED, RolloverBatchSampler, load_into, stands_at
 from torchpipe.data.order.sampling import check_sampler_position
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.shard import announce_leading

@@ -10,6 +10,8 @@ that it refers to and that is no longer as it was when it became the loader's, f
 An order may also be drawn from the process's own generators: torch's default one gives the seeds of epochs and shuffled
 orders where there is no ``generator=``, and a sampler of the user's may draw from any of the three. These states are in
 a loader's state too, and are put back when it is loaded.
+
+``last_batch``, as in Gluon: what becomes of samples that do not fill a batch. Runs in the user's process.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import copy
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from itertools import islice
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -26,6 +29,7 @@ from torch.utils.data import (
     BatchSampler,
     Dataset,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -33,9 +37,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import is_stateful, stored_count
+from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import RandomStates
 from torchpipe.state import encode
 from torchpipe.state.flat import damaged, shown
@@ -43,6 +47,9 @@ from torchpipe.values import Looked, check, put
 
 __all__ = [
     "MOST_SEED",
+    "LastBatch",
+    "RolloverBatchSampler",
+    "RolloverPass",
     "Samplers",
     "has_states",
     "length_of",
@@ -51,7 +58,93 @@ __all__ = [
     "put_back",
     "ranks_of_sampler",
     "stands_at",
+    "with_last_batch",
 ]
+
+LastBatch: TypeAlias = Literal["keep", "discard", "rollover"]
+
+
+class RolloverBatchSampler(Sampler[list[Any]]):
+    """Batches of ``batch_size`` indices; what is left of an epoch begins the first batch of the next.
+
+    ``carried``: what this epoch begins with, and so what its length counts. It changes where a pass is settled: the
+    loader does that when an epoch ends. An epoch that is given up before its last batch carries nothing.
+    """
+
+    def __init__(self, sampler: Any, batch_size: int) -> None:
+        self.sampler = sampler
+        self.batch_size = check_count("batch_size", batch_size, at_least=1)
+        self.carried: list[Any] = []
+
+    def __iter__(self) -> RolloverPass:
+        return RolloverPass(self)
+
+    def __len__(self) -> int:
+        return (len(self.carried) + len(self.sampler)) // self.batch_size
+
+
+class RolloverPass(Iterator[list[Any]]):
+    """One epoch's batches. Its rest is known once it has ended, or with its last batch, if the sampler has a length."""
+
+    def __init__(self, owner: RolloverBatchSampler) -> None:
+        self._owner = owner
+        self._left = list(owner.carried)
+        self._indices = iter(owner.sampler)
+        self._count = 0  # of batches
+        self._over = False
+        try:
+            self._batches: int | None = len(owner)
+        except Exception:  # without a length, or one that fails in any way: it is only asked for what it may tell
+            self._batches = None
+
+    def __next__(self) -> list[Any]:
+        batch = self._take()
+        if len(batch) < self._owner.batch_size:
+            self._left, self._over = batch, True
+            raise StopIteration
+        self._count += 1
+        if self._count == self._batches:
+            self._left = self._take()
+            self._over = len(self._left) < self._owner.batch_size
+        return batch
+
+    def _take(self) -> list[Any]:
+        """A batch, unless the end comes first. An error of the sampler loses what was taken."""
+        left, self._left = self._left, []
+        return [*left, *islice(self._indices, self._owner.batch_size - len(left))]
+
+    def settle(self, delivered: int) -> None:
+        """The next epoch begins with what this one left over, if all of its batches were ``delivered``."""
+        self._owner.carried = list(self._left) if self._over and delivered == self._count else []
+
+
+def with_last_batch(
+    last_batch: LastBatch | None,
+    dataset: Any,
+    batch_size: int | None,
+    shuffle: bool | None,
+    sampler: Any,
+    batch_sampler: Any,
+    drop_last: bool,
+    generator: Any,
+) -> tuple[bool, Any, int | None]:
+    """(drop_last, batch_sampler, batch_size) for torch's constructor. Raises: ValueError for what contradicts."""
+    if last_batch is None:
+        return drop_last, batch_sampler, batch_size
+    if last_batch not in ("keep", "discard", "rollover"):
+        raise ValueError(f"last_batch must be 'keep', 'discard' or 'rollover', got {last_batch!r}")
+    if drop_last or batch_sampler is not None or batch_size is None:
+        raise ValueError("last_batch option is mutually exclusive with drop_last, batch_sampler and batch_size=None")
+    if last_batch != "rollover":
+        return last_batch == "discard", None, batch_size
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise ValueError("last_batch='rollover' is for map-style datasets: an iterable one has no sampler")
+    if sampler is not None and shuffle:
+        raise ValueError("sampler option is mutually exclusive with shuffle")
+    if sampler is None:
+        sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
+    return False, RolloverBatchSampler(sampler, batch_size), 1
+
 
 MOST_SEED = (1 << 63) - 1
 

@@ -25,8 +25,15 @@ import torch.distributed as dist
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from torchpipe.compat.torch_private import reads_whole
-from torchpipe.data.order.rollover import RolloverPass
-from torchpipe.data.order.samplers import MOST_SEED, Samplers, has_states, length_of, load_into, ranks_of_sampler
+from torchpipe.data.order.samplers import (
+    MOST_SEED,
+    RolloverPass,
+    Samplers,
+    has_states,
+    length_of,
+    load_into,
+    ranks_of_sampler,
+)
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.describe import describe
 from torchpipe.node.iterator import is_stateful, stored_count

@@ -20,9 +20,16 @@ from torchpipe.compat.torch_private import gives_batches
 from torchpipe.data.order.sampling import Order, OrderState
 from torchpipe.data.ranks.balance import Balance
 from torchpipe.data.ranks.graph import group_of
-from torchpipe.data.ranks.planned import ResumePoint, check_planned, check_run, kept_of_run, planned_state, resumed_at
-from torchpipe.data.ranks.share import Share
-from torchpipe.data.ranks.windows import Windows
+from torchpipe.data.ranks.windows import (
+    ResumePoint,
+    Share,
+    Windows,
+    check_planned,
+    check_run,
+    kept_of_run,
+    planned_state,
+    resumed_at,
+)
 from torchpipe.errors import RankError, StateError, StateMismatchError
 from torchpipe.execution.ranks import Among, DataRanks, Talk, data_ranks
 from torchpipe.node.iterator import is_stateful, stored_count

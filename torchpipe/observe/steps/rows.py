@@ -27,7 +27,7 @@ from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.plain import plain
 from torchpipe.node.traits import DataPipe, traits_of, walk
 from torchpipe.node.validate import check_count
-from torchpipe.state.by_node import found_in
+from torchpipe.state.inspect import found_in
 
 __all__ = ["Mixture", "Rows", "SourceCount", "StepRows", "last_of", "mixtures_of", "row_of", "rows_in", "wanted_steps"]
 
