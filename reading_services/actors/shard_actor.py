@@ -25,8 +25,9 @@ from ray.exceptions import RayError, RayTaskError
 
 from reading_services.actors.replies import NOT_YET, ActorProgress, Begun, Hello, Packed, Portion, Produced, Status
 from reading_services.engine.messages import Deal, StartDispatch, StartEpoch
-from reading_services.hosting.dispatch import DispatchHost, EntrySupply, PrefetchingSupply, ShardQueue
+from reading_services.hosting.dispatch import DispatchHost
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
+from reading_services.hosting.supplies import EntrySupply, PrefetchingSupply, ShardQueue
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failures import add_note, dump_error, load_error
 from torchpipe.randomness.global_random import own_random_states

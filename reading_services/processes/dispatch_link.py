@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from reading_services.hosting.dispatch import PrefetchingSupply, ShardQueue
+from reading_services.hosting.supplies import PrefetchingSupply, ShardQueue
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.payloads import Packer, Receiver

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import util
 from multiprocessing.context import BaseContext
@@ -26,6 +27,7 @@ from typing import Any
 from reading_services.engine.messages import Message, Report
 from reading_services.engine.workers import (
     DISPATCHER,
+    Arrival,
     ChunkArrived,
     Event,
     Failed,
@@ -40,15 +42,17 @@ from reading_services.processes import wire
 from reading_services.processes.channel import ChannelClosed, Frame
 from reading_services.processes.dispatch_link import Listener
 from reading_services.processes.dispatcher import run_dispatcher
-from reading_services.processes.payloads import arrival_of
+from reading_services.processes.payloads import Delivery, Receiver
 from reading_services.processes.process import ProcessWorker, ask_to_stop, stop_all
 from reading_services.processes.status_page import Field
+from reading_services.processes.wire import ChunkMessage
 from reading_services.processes.worker import run_worker
 from torchpipe.ahead.waiting import begin_exit, is_cut_off
 from torchpipe.errors import IteratorInvalidated
-from torchpipe.node.failures import load_error
+from torchpipe.execution.shard import Chunk
+from torchpipe.node.failures import add_note, load_error
 
-__all__ = ["ProcessPool"]
+__all__ = ["ProcessPool", "arrival_of"]
 
 _IN_USE_S = 5.0  # a call takes as long as starting a process does
 _LOOK_S = 0.5  # for signs of life
@@ -339,3 +343,38 @@ def _finalize(
                 for resource in resources:
                     stack.callback(resource.close)
     _log.debug("stopped the workers in %.3f s", time.monotonic() - began)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Delivered(Arrival):
+    delivery: Delivery | None = None
+
+    def open(self, shard: int) -> Chunk:
+        delivery, self.delivery = self.delivery, None
+        try:
+            self.items = [] if delivery is None else delivery.open()
+        except Exception as error:
+            add_note(
+                error,
+                f"torchpipe: one of the next {self.count} items of shard {shard} could not be rebuilt in the main "
+                "process: its __reduce__ (of an exception: its args) gives arguments that its constructor refuses. "
+                "Define __reduce__ in its class, or turn it into plain data inside the pipeline",
+            )
+            return Chunk(error=error)
+        return self
+
+
+def arrival_of(message: ChunkMessage, payload: memoryview, receiver: Receiver) -> Arrival:
+    """One that cannot be received is an error in its place: what comes after it must not come in that."""
+    try:
+        delivery = receiver.arrive(message.layout, payload)
+    except Exception as error:
+        return Arrival(error=error)
+    return _Delivered(
+        count=message.count,
+        nbytes=sum(message.layout.sizes),
+        snapshot=message.snapshot,
+        ended=message.ended,
+        error=None if message.error is None else load_error(message.error),
+        delivery=delivery,
+    )

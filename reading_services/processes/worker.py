@@ -20,8 +20,8 @@ import torch
 
 from reading_services.engine.credit import ChunkSize, Credit
 from reading_services.engine.messages import Deal, Message, StartEpoch
-from reading_services.hosting.dispatch import EntrySupply
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
+from reading_services.hosting.supplies import EntrySupply
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.dispatch_link import RemoteSupply, Superseded, connect

@@ -32,8 +32,9 @@ from reading_services.engine.workers import (
     WorkerCounters,
     WorkerPool,
 )
-from reading_services.hosting.dispatch import DispatchHost, EntrySupply
+from reading_services.hosting.dispatch import DispatchHost
 from reading_services.hosting.shards import ShardHost, Supply, dump_items, load_items
+from reading_services.hosting.supplies import EntrySupply
 from torchpipe.execution.dispatch import Entry
 from torchpipe.node.host import Trace
 from torchpipe.state import SnapshotPolicy

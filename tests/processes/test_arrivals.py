@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reading_services.processes.payloads import Receiver, arrival_of
+from reading_services.processes.payloads import Receiver
+from reading_services.processes.pool import arrival_of
 from reading_services.processes.wire import ChunkMessage, Layout
 
 

@@ -16,16 +16,9 @@ import torch
 from torch.utils.data import default_collate
 
 from torchpipe.errors import StateError, add_note
+from torchpipe.iter._shared.arrays import FIELD, as_array, field_name, given_pads, pads_of
 from torchpipe.iter._shared.bases import ItemIterator, Itemwise, OneInput
-from torchpipe.iter._shared.batches import (
-    FIELD,
-    as_array,
-    check_same_fields,
-    field_name,
-    given_pads,
-    note_dropped,
-    pads_of,
-)
+from torchpipe.iter._shared.batches import check_same_fields, note_dropped
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from torchpipe.errors import StateError, add_note
+from torchpipe.iter._shared.arrays import FIELD, KINDS, as_array, field_name, given_pads, pads_of
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
-from torchpipe.iter._shared.batches import FIELD, KINDS, as_array, field_name, given_pads, pads_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items
