@@ -32,7 +32,7 @@ LAYERS = (
     ("formats",),
     ("device",),
     ("iter", "map", "graph"),
-    ("execution",),
+    ("execution", "readers"),
     ("loader",),
     ("data",),
     ("testing",),

@@ -42,6 +42,7 @@ _FIRST = (
     "torchpipe.integrations.attention",
     "torchpipe.integrations.torch_loaders",
     "torchpipe.integrations.torchdata_nodes",
+    "torchpipe.readers",
     "torchpipe.testing",
     "torchpipe.formats.storage.content",
     "torchpipe.formats.tfrecord",

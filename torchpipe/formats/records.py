@@ -92,7 +92,8 @@ class Records(Iterator[T_co], ABC):
 class ContentRecords(Records[T_co]):
     """Records that are read one after the other from a :class:`Content`. Position: where the next begins, its number.
 
-    Of a piece of a file, ``span`` (start, stop), the records are those that start in it; they are counted from there.
+    ``content`` is what is read, ``offset`` the byte at which the next record begins: :meth:`advance` moves it. Of a
+    piece of a file, ``span`` (start, stop), the records are those that start in it; they are counted from there.
     """
 
     unit = "record"
@@ -102,49 +103,50 @@ class ContentRecords(Records[T_co]):
         self.path = content.path
         self.stamp = content.stamp
         self.has_positions = content.can_seek
-        self._content = content
+        self.content = content
         self._start: int = 0
         self._stop: int | None = None
         if span is not None:
             self._start, self._stop = span
         is_last = self.stamp is not None and self._stop == self.stamp[0]
         self._border = None if is_last else self._stop  # where another piece begins
-        self._offset, self._number = self._start, 0
+        self.offset, self._number = self._start, 0
         if self._start:
             content.go_back(self._start)
         reader = weakref.ref(self)  # a cycle would keep the file open
-        content.keep(lambda: 0 if (records := reader()) is None else records._offset)
+        content.keep(lambda: 0 if (records := reader()) is None else records.offset)
 
-    def _advance(self, size: int) -> None:
-        self._offset += size
+    def advance(self, size: int) -> None:
+        """A record of ``size`` bytes has been read: the next one begins behind it."""
+        self.offset += size
         self._number += 1
 
     def position(self) -> dict[str, Any]:
-        if self.failed and self._content.is_text:
+        if self.failed and self.content.is_text:
             raise StateError(
                 f"{self.path} is read as a stream of text, which cannot tell where the {self.unit} began that raised: "
                 "open the file for bytes, open_files('rb'), and let the reader decode it"
             )
-        return {"at": self._content.mark(self._offset), self.unit: self._number}
+        return {"at": self.content.mark(self.offset), self.unit: self._number}
 
     def go_to(self, position: dict[str, Any]) -> None:
         number = position[self.unit]
         if type(number) is not int or number < 0:
             raise StateError(f"the state names no {self.unit} of {self.path}, but {number!r:.40}")
-        self._offset = self._content.go_to(position["at"])
+        self.offset = self.content.go_to(position["at"])
         self._number = number
 
     def behind(self) -> tuple[int, int]:
-        size = self._content.behind(self._offset)
-        return size, round(self._number * size / max(1, self._offset))
+        size = self.content.behind(self.offset)
+        return size, round(self._number * size / max(1, self.offset))
 
     def where(self) -> str:
         number = f"{self.unit} {self._number + self.first_number}"
         number += f" behind byte {self._start}" if self._start else ""
-        return number if self._content.is_text else f"{number} (byte {self._offset})"
+        return number if self.content.is_text else f"{number} (byte {self.offset})"
 
     def close(self) -> None:
-        self._content.close()
+        self.content.close()
 
 
 def wrong_piece(path: str, what: str) -> ValueError:

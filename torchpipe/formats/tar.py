@@ -318,19 +318,19 @@ class TarStreams(ContentRecords[tuple[str, StreamWrapper]]):
             raise StopIteration
         name = os.path.normpath(os.path.join(self.path, member.name))
         opened = self._files.open(member)
-        self._advance(self._files.offset - self._offset)
+        self.advance(self._files.offset - self.offset)
         return name, wrap_stream(opened, parent=self._archive, name=name)
 
     def skip(self, count: int) -> int:
         for done in range(count):
             if self._files.next() is None:
                 return done
-            self._advance(self._files.offset - self._offset)
+            self.advance(self._files.offset - self.offset)
         return count
 
     def go_to(self, position: dict[str, Any]) -> None:
         super().go_to(position)
-        self._files.stand_at(self._offset)
+        self._files.stand_at(self.offset)
 
     def close(self) -> None:
         close_stream_after_parts(self._archive)
@@ -528,7 +528,7 @@ class TarSamples(ContentRecords[dict[str, Any]]):
     def _pass_sample(self) -> None:
         """The sample has been read, or passed over, up to the header of the next one."""
         found = self._peek()
-        self._advance((self._files.offset if found is None else found[2].header) - self._offset)
+        self.advance((self._files.offset if found is None else found[2].header) - self.offset)
 
     def _check_inside(self, key: str, member: Member) -> None:
         """Raises: ValueError for a sample that goes over the end of its piece, since the next one has the rest."""
@@ -563,4 +563,4 @@ class TarSamples(ContentRecords[dict[str, Any]]):
 
     def go_to(self, position: dict[str, Any]) -> None:
         super().go_to(position)
-        self._files.stand_at(self._offset)
+        self._files.stand_at(self.offset)

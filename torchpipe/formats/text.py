@@ -88,20 +88,20 @@ class Lines(ContentRecords[T]):
 
     def _to_first_line(self, start: int, stop: int) -> None:
         """To the first line that starts in the piece: a line starts behind each end of one. To its end without any."""
-        self._content.go_back(start - 1)
-        rest = self._content.stream.readline(stop - start)
-        self._offset = start - 1 + len(rest) if rest.endswith(b"\n") else stop
+        self.content.go_back(start - 1)
+        rest = self.content.stream.readline(stop - start)
+        self.offset = start - 1 + len(rest) if rest.endswith(b"\n") else stop
 
     def _read(self) -> Any:
         """The next line, its end included; empty at the end. The position stays."""
-        return self._content.stream.readline() if self._stop is None or self._offset < self._stop else b""
+        return self.content.stream.readline() if self._stop is None or self.offset < self._stop else b""
 
     def _pass(self, line: Any) -> None:
-        self._offset += len(line)
+        self.offset += len(line)
         self._number += 1
 
     def _decoded(self, line: Any) -> Any:
-        if not self._number and self._bom and self._is_first() and (self._decodes or self._content.is_text):
+        if not self._number and self._bom and self._is_first() and (self._decodes or self.content.is_text):
             line = line.removeprefix(self._bom)
         return line.decode(self._encoding, self._errors) if self._decodes else line
 
@@ -114,11 +114,11 @@ class Lines(ContentRecords[T]):
         return self._decoded(line)
 
     def __next__(self) -> T:
-        line = self._content.stream.readline() if self._stop is None or self._offset < self._stop else b""
+        line = self.content.stream.readline() if self._stop is None or self.offset < self._stop else b""
         if not line:
             raise StopIteration
         made: T = self._made(line)
-        self._offset += len(line)
+        self.offset += len(line)
         self._number += 1
         return made
 

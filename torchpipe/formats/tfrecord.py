@@ -147,30 +147,30 @@ class TFRecords(ContentRecords[Any]):
 
     def _length(self) -> int | None:
         """The length of the next record; None at the end of the file, or of the piece."""
-        if self._border is not None and self._offset >= self._border:
+        if self._border is not None and self.offset >= self._border:
             return None
         try:
-            return _length(self.path, self._content.read, self._offset)
+            return _length(self.path, self.content.read, self.offset)
         except ValueError as error:
-            if self._start and self._offset == self._start:
+            if self._start and self.offset == self._start:
                 raise wrong_piece(self.path, f"no record begins at byte {self._start}") from error
             raise
 
     def _check_inside(self, length: int) -> None:
         """Raises: ValueError for a record that goes over the end of its piece."""
-        if self._border is not None and self._offset + length + _FRAME_BYTES > self._border:
+        if self._border is not None and self.offset + length + _FRAME_BYTES > self._border:
             raise wrong_piece(
-                self.path, f"the record at byte {self._offset} goes over byte {self._border}, where a piece ends"
+                self.path, f"the record at byte {self.offset} goes over byte {self._border}, where a piece ends"
             )
 
     def __next__(self) -> Any:
         length = self._length()
         if length is None:
             raise StopIteration
-        data = _data(self.path, self._content.read, self._offset, length, self._verify)
+        data = _data(self.path, self.content.read, self.offset, length, self._verify)
         self._check_inside(length)
         item = self._make(data)
-        self._advance(len(data) + _FRAME_BYTES)
+        self.advance(len(data) + _FRAME_BYTES)
         return item
 
     def skip(self, count: int) -> int:
@@ -178,12 +178,10 @@ class TFRecords(ContentRecords[Any]):
             length = self._length()
             if length is None:
                 return done
-            if not self._content.pass_over(length + _FOOTER.size):
-                raise EOFError(
-                    f"{self.path} is cut off within the record at byte {self._offset}: it has {length} bytes"
-                )
+            if not self.content.pass_over(length + _FOOTER.size):
+                raise EOFError(f"{self.path} is cut off within the record at byte {self.offset}: it has {length} bytes")
             self._check_inside(length)
-            self._advance(length + _FRAME_BYTES)
+            self.advance(length + _FRAME_BYTES)
         return count
 
 

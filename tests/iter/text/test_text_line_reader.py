@@ -116,7 +116,7 @@ def test_L5_what_is_decompressed_again_is_announced(tmp_path: Path) -> None:
 def test_L6_files_are_closed_with_the_pass(folder: Path) -> None:
     iterator = iterate(TextLineReader(folder / "0.txt"))
     next(iterator)
-    file = iterator._opened._content.stream  # type: ignore[attr-defined]
+    file = iterator._opened.content.stream  # type: ignore[attr-defined]
     iterator.close()
     assert file.closed
 

@@ -302,8 +302,8 @@ class _Pieces(ContentRecords[tuple[str, Any]]):
         self._size = () if chunk is None else (chunk,)
 
     def __next__(self) -> tuple[str, Any]:
-        piece = self._content.stream.read(*self._size)
+        piece = self.content.stream.read(*self._size)
         if not piece:
             raise StopIteration
-        self._advance(len(piece))
+        self.advance(len(piece))
         return self.path, piece
