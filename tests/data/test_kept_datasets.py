@@ -300,6 +300,66 @@ class Shuffles(Base):
         return self.all[: 2 * LENGTH]
 
 
+class Set(Counts):
+    """Its user sets what it gives, and what no state can hold."""
+
+    scale = 1
+
+    def __init__(self) -> None:
+        self.parts = [{"shift": 0}]
+        self.also: Any = None
+
+    def order(self, mine: list[int]) -> list[int]:
+        also = 0 if self.also is None else self.also(7)
+        return [number * self.scale + self.parts[0]["shift"] + also for number in super().order(mine)]
+
+
+class SetOnce(Set):
+    """Its passes change nothing."""
+
+    def order(self, mine: list[int]) -> list[int]:
+        return [number * self.scale + self.parts[0]["shift"] for number in mine]
+
+
+@pytest.mark.parametrize("kind", [Set, SetOnce])
+@pytest.mark.parametrize("stop", [None, 2], ids=["at its end", "cut short"])
+@pytest.mark.parametrize("begun", [False, True], ids=["between", "iter()"])
+def test_L2_what_the_user_has_set_between_two_passes_is_in_a_state(kind: Any, stop: int | None, begun: bool) -> None:
+    def user(dataset: Any) -> None:
+        dataset.scale *= 10
+        dataset.parts[0]["shift"] += 1
+        dataset.parts.append(dataset.parts[0])
+
+    dataset = kind()
+    loader = DataLoader(dataset, 2, collate_fn=list)
+    for _ in islice(loader, stop):
+        pass
+    loader.set_epoch(1)
+    user(dataset)
+    batches = iter(loader) if begun else None
+    state = loader.state_dict()
+    wanted = [list(loader if batches is None else batches), list(loader)]
+    for number, workers in enumerate((0, 0, 1)):
+        again = kind()
+        with DataLoader(again, 2, collate_fn=list, num_workers=workers) as other:
+            if number == 1:
+                list(other), user(again)
+            other.load_state_dict(state)
+            assert [list(other) for _ in wanted] == wanted, workers
+        if not workers:
+            assert again.parts[0] is again.parts[1]
+    loader.load_state_dict(state)
+    assert [list(loader), list(loader)] == wanted
+
+
+def test_L2_what_no_state_can_hold_is_used_all_the_same() -> None:
+    dataset = Set()
+    loader = DataLoader(dataset, None)
+    first = sorted(loader)
+    dataset.also = lambda number: number
+    assert sorted(loader) == [number + 7 for number in first]
+
+
 def test_L7_data_that_are_shuffled_in_place_are_told() -> None:
     loader = make(Shuffles, "in process")
     states = [loader.state_dict() for _ in loader][-1:]
