@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.keeping import LEAVES, draw, order_of, specs
 from tests.keeping import make as make_kept
 from torchpipe import DataLoader
-from torchpipe.errors import StateError
+from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.values import check, kept_of
 
 LENGTH, EPOCHS = 12, 3
@@ -358,6 +359,61 @@ def test_L2_what_no_state_can_hold_is_used_all_the_same() -> None:
     first = sorted(loader)
     dataset.also = lambda number: number
     assert sorted(loader) == [number + 7 for number in first]
+
+
+class Itself(IterableDataset[int]):
+    """Is its own iterator, and begins anew with each ``iter()``."""
+
+    at = 0
+    closed = False
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        assert not self.closed
+        self.at += 1
+        if self.at > 5:
+            raise StopIteration
+        return self.at
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ItselfByItsEnd(Itself):
+    """Begins anew because it has ended."""
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        try:
+            return super().__next__()
+        except StopIteration:
+            self.at = 0
+            raise
+
+
+@pytest.mark.parametrize("kind", [Itself, ItselfByItsEnd])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+def test_L2_a_dataset_that_is_its_own_iterator(kind: Any, options: dict[str, Any]) -> None:
+    more = {"batch_size": 2, "collate_fn": list, **options}
+    theirs = TorchDataLoader(kind(), **more)
+    with DataLoader(kind(), **more) as loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        for _ in range(2):
+            assert [*loader] == [*theirs] == [[1, 2], [3, 4], [5]]
+        batches = iter(loader)
+        next(batches)
+        if options:
+            os.kill(loader.worker_pids()[0], signal.SIGKILL)
+        state, rest = loader.state_dict(), [*batches]
+        assert rest == [[3, 4], [5]]
+        with DataLoader(kind(), **more) as resumed:
+            resumed.load_state_dict(state)
+            assert [*resumed, *resumed] == [*rest, *loader]
 
 
 def test_L7_data_that_are_shuffled_in_place_are_told() -> None:
