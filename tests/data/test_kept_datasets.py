@@ -560,6 +560,18 @@ class Shares(Base):
         return mine
 
 
+def test_what_the_user_sets_between_two_epochs_reaches_threads() -> None:
+    dataset = SetOnce()
+    with DataLoader(dataset, None, num_workers=2, worker_method="thread") as loader:
+        for scale in (1, 2, 3):
+            dataset.scale, dataset.parts = scale, [{"shift": scale}]
+            loader.load_state_dict(loader.state_dict())
+            assert sorted(loader) == [number * scale + scale for number in range(LENGTH)]
+        dataset.parts[0]["shift"] = 7
+        with pytest.raises(ValueError, match=r"SetOnce.parts\[0\], which all share, has been changed"):
+            iter(loader)
+
+
 def test_L7_threads_refuse_what_they_would_share() -> None:
     for kind, text in ((Draws, r"has a random generator \(Draws.rng\)"), (DrawsDeep, r"DrawsDeep.inner.rngs\[0\]")):
         with pytest.raises(ValueError, match=text):
