@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from tests.sources import Script, feed_threads, start, wait_until
 from torchpipe.ahead import background, waiting
 from torchpipe.ahead.background import RunAhead
-from torchpipe.ahead.stage import Admitted, Limits, Stage
+from torchpipe.ahead.stage import Admitted, Stage, StageLimits
 from torchpipe.errors import WorkerDiedError
 from torchpipe.state import Cursor, SnapshotPolicy
 
 EVERY = st.sampled_from([1, 3, None])
 LIMITS = st.builds(
-    Limits,
+    StageLimits,
     host_depth=st.integers(0, 4),
     host_bytes=st.none() | st.integers(1, 9),
     device_bytes=st.none() | st.integers(1, 9),
@@ -95,7 +95,7 @@ class Weigh:
 def stage(
     node: Script,
     depth: int,
-    limits: Limits,
+    limits: StageLimits,
     mover: Any = None,
     *,
     gate: Any = None,
@@ -114,7 +114,9 @@ def stage(
 
 
 @given(length=st.integers(0, 20), depth=st.integers(0, 4), limits=LIMITS, drop=st.none() | st.integers(2, 5))
-def test_L1_items_arrive_in_order_under_all_limits(length: int, depth: int, limits: Limits, drop: int | None) -> None:
+def test_L1_items_arrive_in_order_under_all_limits(
+    length: int, depth: int, limits: StageLimits, drop: int | None
+) -> None:
     mover = Mover()
     with contextlib.closing(stage(Script(range(length)), depth, limits, mover, gate=Weigh(2, drop))) as ahead:
         expected = [item for item in range(length) if drop is None or item % drop]
@@ -128,7 +130,7 @@ def test_L1_items_arrive_in_order_under_all_limits(length: int, depth: int, limi
 @pytest.mark.parametrize(("depth", "threads", "host_depth"), [(2, 2, 0), (4, 2, 3), (6, 4, 0), (6, 4, 9)])
 def test_L1_transfers_that_overtake_each_other_keep_the_order(depth: int, threads: int, host_depth: int) -> None:
     mover = Pairs(40)
-    limits = Limits(threads=threads, host_depth=host_depth)
+    limits = StageLimits(threads=threads, host_depth=host_depth)
     with contextlib.closing(stage(Script(range(40)), depth, limits, mover)) as ahead:
         assert list(ahead.items()) == list(range(40))
     assert mover.moved != list(range(40))
@@ -142,7 +144,7 @@ def test_L1_transfers_that_overtake_each_other_keep_the_order(depth: int, thread
 def test_L2_a_checkpoint_loses_and_repeats_nothing(length: int, parts: list[Any], drop: int | None) -> None:
     received: list[int] = []
     state = None
-    for count, depth, limits, every in [*parts, (99, 2, Limits(threads=3), None)]:
+    for count, depth, limits, every in [*parts, (99, 2, StageLimits(threads=3), None)]:
         ahead = stage(Script(range(length)), depth, limits, every=every, state=state, gate=Weigh(1, drop))
         with contextlib.closing(ahead):
             received += [item for _, item in zip(range(count), ahead.items())]
@@ -159,7 +161,7 @@ def test_L2_a_checkpoint_loses_and_repeats_nothing(length: int, parts: list[Any]
     kind=st.sampled_from([ValueError, KeyboardInterrupt, SystemExit, GeneratorExit]),
 )
 def test_L7_an_error_is_raised_at_its_place(
-    length: int, fail_at: int, depth: int, limits: Limits, in_mover: bool, kind: type[BaseException]
+    length: int, fail_at: int, depth: int, limits: StageLimits, in_mover: bool, kind: type[BaseException]
 ) -> None:
     fail_at %= length
     error = kind("planted")
@@ -188,7 +190,7 @@ def test_L7_the_first_of_two_errors_counts_although_the_second_was_earlier() -> 
                 raise ValueError(f"planted at {item}")
             return super().transfer(item)
 
-    ahead = stage(Script(range(9)), 6, Limits(threads=2), Failing(holds=["4 has failed"]))
+    ahead = stage(Script(range(9)), 6, StageLimits(threads=2), Failing(holds=["4 has failed"]))
     stream = ahead.items()
     assert [next(stream) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="planted at 3"):
@@ -203,7 +205,7 @@ def test_L7_an_error_of_the_gate_is_raised_at_its_place() -> None:
                 raise ValueError("planted")
             return super().admit(item)
 
-    for limits in (Limits(), Limits(host_depth=2)):
+    for limits in (StageLimits(), StageLimits(host_depth=2)):
         ahead = stage(Script(range(5)), 2, limits, gate=Refusing())
         stream = ahead.items()
         assert [next(stream), next(stream)] == [0, 1]
@@ -216,7 +218,7 @@ def test_L7_an_error_of_the_gate_is_raised_at_its_place() -> None:
 
 def test_L7_none_and_exceptions_are_ordinary_items() -> None:
     items = [None, 0, StopIteration(), ValueError("an item"), None]
-    with contextlib.closing(stage(Script(items), 2, Limits(host_depth=2, threads=2))) as ahead:
+    with contextlib.closing(stage(Script(items), 2, StageLimits(host_depth=2, threads=2))) as ahead:
         received = list(ahead.items())
     assert len(received) == len(items)
     assert all(left is right for left, right in zip(received, items))
@@ -233,7 +235,7 @@ def wait_full(ahead: RunAhead, source: Script, pulled: int, at_work: int = 0) ->
 )
 def test_L5_each_queue_keeps_its_own_depth(host_depth: int, depth: int, threads: int) -> None:
     source, mover = Script(range(99)), Mover()
-    with contextlib.closing(stage(source, depth, Limits(host_depth=host_depth, threads=threads), mover)) as ahead:
+    with contextlib.closing(stage(source, depth, StageLimits(host_depth=host_depth, threads=threads), mover)) as ahead:
         stream = ahead.items()
         for item in range(4):
             assert next(stream) == item
@@ -246,7 +248,7 @@ def test_L5_each_queue_keeps_its_own_depth(host_depth: int, depth: int, threads:
 
 def test_the_host_queue_fills_while_the_device_is_busy() -> None:
     source, mover = Script(range(20)), Mover(holds=[1])
-    with contextlib.closing(stage(source, 2, Limits(host_depth=3), mover)) as ahead:
+    with contextlib.closing(stage(source, 2, StageLimits(host_depth=3), mover)) as ahead:
         stream = ahead.items()
         assert next(stream) == 0
         wait_full(ahead, source, 5, at_work=1)  # 0 was taken, 1 is moving, three wait
@@ -256,7 +258,7 @@ def test_the_host_queue_fills_while_the_device_is_busy() -> None:
 
 def test_the_first_batch_comes_although_the_second_does_not() -> None:
     source = Script(range(3), block_at=1)
-    with contextlib.closing(stage(source, 8, Limits(host_depth=8, threads=2))) as ahead:
+    with contextlib.closing(stage(source, 8, StageLimits(host_depth=8, threads=2))) as ahead:
         stream = ahead.items()
         assert next(stream) == 0
         source.gate.set()
@@ -270,7 +272,7 @@ def test_the_first_batch_comes_although_the_second_does_not() -> None:
 def test_L5_the_device_queue_keeps_its_bytes(device_bytes: int, on_device: int) -> None:
     """Batches of 10 bytes; one that is larger than the budget passes alone."""
     source, mover = Script(range(30)), Mover()
-    limits = Limits(host_depth=2, device_bytes=device_bytes, threads=2)
+    limits = StageLimits(host_depth=2, device_bytes=device_bytes, threads=2)
     with contextlib.closing(stage(source, 5, limits, mover, gate=Weigh(10))) as ahead:
         stream = ahead.items()
         next(stream)
@@ -284,7 +286,9 @@ def test_L5_the_device_queue_keeps_its_bytes(device_bytes: int, on_device: int) 
 def test_L5_the_host_queue_keeps_its_bytes(host_bytes: int, waiting: int) -> None:
     """The size of a batch is known once it is there: the one that reaches the budget is the last."""
     source = Script(range(30))
-    with contextlib.closing(stage(source, 1, Limits(host_depth=5, host_bytes=host_bytes), gate=Weigh(10))) as ahead:
+    with contextlib.closing(
+        stage(source, 1, StageLimits(host_depth=5, host_bytes=host_bytes), gate=Weigh(10))
+    ) as ahead:
         stream = ahead.items()
         next(stream)
         wait_full(ahead, source, 2 + waiting)
@@ -295,7 +299,7 @@ def test_L5_the_host_queue_keeps_its_bytes(host_bytes: int, waiting: int) -> Non
 
 def test_L6_close_while_all_threads_are_at_work() -> None:
     source, mover = Script(range(50)), Mover(holds=[3, 4])
-    ahead = stage(source, 6, Limits(host_depth=3, threads=2), mover)
+    ahead = stage(source, 6, StageLimits(host_depth=3, threads=2), mover)
     stream = ahead.items()
     next(stream)
     wait_until(lambda: {3, 4} <= set(mover.begun))
@@ -312,7 +316,7 @@ def test_L6_close_gives_up_on_a_source_that_blocks(
 ) -> None:
     monkeypatch.setattr(waiting, "_JOIN_S", 0.05)
     source, mover = Script(range(5), block_at=1), Mover()
-    ahead = stage(source, 2, Limits(host_depth=2, threads=2), mover)
+    ahead = stage(source, 2, StageLimits(host_depth=2, threads=2), mover)
     next(ahead.items())
     source.journal.blocked.wait()
     (thread,) = [thread for thread in feed_threads() if "transfer" not in thread.name]
@@ -328,7 +332,7 @@ def test_L6_close_gives_up_on_a_source_that_blocks(
 
 def test_L6_an_abandoned_pass_ends_its_threads_and_closes_the_source() -> None:
     source, mover = Script(range(100)), Mover()
-    ahead: Any = stage(source, 2, Limits(host_depth=2, threads=3), mover)
+    ahead: Any = stage(source, 2, StageLimits(host_depth=2, threads=3), mover)
     stream = ahead.items()
     next(stream)
     gc.disable()  # nothing needs the collector: the pass is in no cycle
@@ -342,7 +346,7 @@ def test_L6_an_abandoned_pass_ends_its_threads_and_closes_the_source() -> None:
 
 def test_L6_a_pass_that_failed_closes_although_its_source_still_works() -> None:
     source = Script(range(9), block_at=3)
-    ahead = stage(source, 4, Limits(threads=2), Mover(1, ValueError("planted")))
+    ahead = stage(source, 4, StageLimits(threads=2), Mover(1, ValueError("planted")))
     stream = ahead.items()
     assert next(stream) == 0
     with pytest.raises(ValueError, match="planted"):
@@ -356,7 +360,7 @@ def test_L6_a_pass_that_failed_closes_although_its_source_still_works() -> None:
 @pytest.mark.parametrize("which", ["_pull_all", "_transfer_all"])
 def test_L7_a_thread_that_is_gone_becomes_an_error(monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     monkeypatch.setattr(background, "_LIVENESS_S", 0.01)
-    ahead = stage(Script(range(5)), 2, Limits(host_depth=1))
+    ahead = stage(Script(range(5)), 2, StageLimits(host_depth=1))
     run = ahead._feed._run
     monkeypatch.setattr(ahead._feed, "_run", lambda work: work.__name__ == which or run(work))
     with pytest.raises(WorkerDiedError, match="thread of stage is gone"):
@@ -382,7 +386,7 @@ class Makes(Mover):
 
 def test_L5_batches_live_no_longer_than_the_consumer_wants() -> None:
     mover = Makes()
-    ahead = stage(Script(range(20)), 2, Limits(host_depth=1, threads=2), mover)
+    ahead = stage(Script(range(20)), 2, StageLimits(host_depth=1, threads=2), mover)
     stream = ahead.items()
     for _ in range(5):
         item = next(stream)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from reading_services.engine.lanes import Lanes
 from reading_services.engine.messages import Backlog, Report, Skipped
-from reading_services.engine.recovery import Death, Decision, Plan, Recovery
+from reading_services.engine.recovery import Death, Decision, Recovery, RestartPlan
 from reading_services.engine.worker_stats import WorkerStats
 from reading_services.engine.workers import (
     DISPATCHER,
@@ -53,7 +53,7 @@ class Crew:
         self._successors: dict[int, Worker] = {}  # of those that will end soon
         self._failed: set[int] = set()  # have said why they cannot go on, and end by themselves
         self._recovery = Recovery(lanes.limits.deaths.max_deaths)
-        self._plans: dict[int, Plan] = {}  # by number: of those that have ended and have yet to begin
+        self._plans: dict[int, RestartPlan] = {}  # by number: of those that have ended and have yet to begin
         self._idle_deaths: dict[int, Death] = {}  # when nothing was needed of them: missed in the next epoch
 
     def __contains__(self, number: int) -> bool:
@@ -191,7 +191,7 @@ class Crew:
         if lanes.needs(number) or not (decision.give_up or spent):
             self.restarts += 1
             self.stats.restarted(number, worker.name, str(death))
-            self._plans[number] = Plan(self.clock() + decision.delay_s, lanes.dispatched and all_anew)
+            self._plans[number] = RestartPlan(self.clock() + decision.delay_s, lanes.dispatched and all_anew)
             self.carry_out_plans()
 
     # --- who is open
@@ -235,7 +235,7 @@ class Crew:
         self._drop(number)
         self._open_one(number)
         if self.lanes.epoch is not None:
-            self._plans[number] = plan or Plan(self.clock(), self.lanes.dispatched and number == DISPATCHER)
+            self._plans[number] = plan or RestartPlan(self.clock(), self.lanes.dispatched and number == DISPATCHER)
 
     def _open_successor(self, worker: Worker) -> None:
         """The worker will end soon: open another one beside it."""
@@ -302,7 +302,7 @@ class Crew:
                 self._drop(number)
                 self._open_one(number)
                 if self.lanes.epoch is not None:
-                    self._plans[number] = Plan(self.clock(), all_anew=self.lanes.dispatched)
+                    self._plans[number] = RestartPlan(self.clock(), all_anew=self.lanes.dispatched)
 
     def begin_all(self) -> None:
         """Begin a new generation: the dispatcher at the newest mark that serves all shards, and every worker."""

@@ -31,7 +31,7 @@ from reading_services.engine.workers import WorkerCounters
 from torchpipe.machine import Budget, format_bytes
 from torchpipe.stats.sheet import AWAITING_CREDIT, MAKING, SENDING
 
-__all__ = ["Autotune", "Balance", "Choice", "Interval", "Tuner", "apportion", "moved", "policies"]
+__all__ = ["Autotune", "Balancer", "Choice", "Interval", "Tuner", "apportion", "moved", "policies"]
 
 _INTERVAL_S = 1.0
 _LEAST_CHUNKS = 8  # in an interval
@@ -240,7 +240,7 @@ def moved(hosts: Mapping[int, int], counts: Mapping[int, int]) -> dict[int, int]
     return {shard: kept[shard] if shard in kept else free.pop() for shard in hosts}
 
 
-class Balance(Policy):
+class Balancer(Policy):
     """Moves shards between workers now and then."""
 
     def __init__(self) -> None:
@@ -328,4 +328,4 @@ def _slowest(hosts: Collection[int], speeds: Mapping[int, float]) -> float:
 def policies(budget: Budget | None, most: int, *, balance: bool = False) -> list[Policy]:
     """With ``budget``, as many of at most ``most`` as are of use. ``balance``: shards are moved between them."""
     tuning: list[Policy] = [] if budget is None else [Autotune(budget, most)]
-    return [*tuning, Balance()] if balance else tuning
+    return [*tuning, Balancer()] if balance else tuning

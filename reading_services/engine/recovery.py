@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from reading_services.engine.workers import End
 from torchpipe.errors import WorkerDiedError
 
-__all__ = ["Death", "Decision", "Plan", "Recovery", "restart_delay_s"]
+__all__ = ["Death", "Decision", "Recovery", "RestartPlan", "restart_delay_s"]
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 
@@ -40,7 +40,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RestartPlan:
     """A worker that has ended is opened again at ``start_at``; with ``all_anew``, the others begin anew with it."""
 
     start_at: float

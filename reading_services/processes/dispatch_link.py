@@ -20,8 +20,8 @@ from contextlib import AbstractContextManager, nullcontext
 from reading_services.hosting.supplies import PrefetchingSupply, ShardQueue
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
-from reading_services.processes.payloads import Packer, Receiver
-from reading_services.processes.wire import Dispatched, Grant, Request
+from reading_services.processes.payloads import PayloadPacker, Receiver
+from reading_services.processes.wire import DispatchedMessage, Grant, RequestMessage
 from torchpipe.node.failures import load_error
 
 __all__ = ["Link", "Listener", "RemoteSupply", "Superseded", "connect", "same_user"]
@@ -87,7 +87,7 @@ class Link:
             sock.send(_GREETING)
         else:
             socket.send_fds(sock, [_GREETING], [self._arena.fd])
-        self.packer = Packer(self._arena)
+        self.packer = PayloadPacker(self._arena)
 
     def fileno(self) -> int:
         return self.channel.fileno()
@@ -133,7 +133,7 @@ class RemoteSupply(PrefetchingSupply):
 
     def _send(self, shard: int, items: int) -> bool:
         try:
-            self._link.send(Request(generation=self._generation, shard=shard, items=items))
+            self._link.send(RequestMessage(generation=self._generation, shard=shard, items=items))
         except ChannelClosed:
             self._cut_off = True  # the dispatcher has died: the main process will say what is to be done
         return True
@@ -165,7 +165,7 @@ class RemoteSupply(PrefetchingSupply):
                 return
             while (frame := self._link.receive(wait=False)) is not None:
                 message, payload = frame
-                assert isinstance(message, Dispatched)
+                assert isinstance(message, DispatchedMessage)
                 self._arrived(
                     self._shards[message.shard],
                     self._receiver.arrive(message.layout, payload).open(),

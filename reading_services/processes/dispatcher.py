@@ -18,7 +18,7 @@ from reading_services.processes.channel import ChannelClosed, SocketChannel
 from reading_services.processes.dispatch_link import Link, same_user
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.status_page import StatusPage
-from reading_services.processes.wire import Dispatched, EndEpoch, Request, Stop
+from reading_services.processes.wire import DispatchedMessage, EndEpoch, RequestMessage, Stop
 from reading_services.processes.worker import WorkerSetup, serve
 from torchpipe.node.failures import dump_error
 from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTING
@@ -48,7 +48,9 @@ class Dispatcher:
     def __init__(self, channel: SocketChannel, page: StatusPage, listener: socket.socket, host: DispatchHost) -> None:
         self._channel, self._times, self._listener, self._host = channel, page.times, listener, host
         self._links: set[Link] = set()
-        self._requests: dict[int, tuple[Link, Request]] = {}  # by shard; some of a generation that has yet to begin
+        self._requests: dict[
+            int, tuple[Link, RequestMessage]
+        ] = {}  # by shard; some of a generation that has yet to begin
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
@@ -83,7 +85,7 @@ class Dispatcher:
         """Close what the pass has opened, whatever has ended :meth:`run`. Idempotent."""
         self._host.end()
 
-    def _present_requests(self) -> list[tuple[int, tuple[Link, Request]]]:
+    def _present_requests(self) -> list[tuple[int, tuple[Link, RequestMessage]]]:
         """The requests of this generation, by shard."""
         epoch = self._host.epoch
         if epoch is None:
@@ -133,7 +135,7 @@ class Dispatcher:
                 self._watch_outbox(link)
             while (frame := link.channel.receive(wait=False)) is not None:
                 request = frame[0]
-                assert isinstance(request, Request)
+                assert isinstance(request, RequestMessage)
                 former = self._requests.get(request.shard)
                 # A worker that was one too many may still ask for a shard that another one has taken over
                 if former is None or former[1].generation <= request.generation:
@@ -149,7 +151,7 @@ class Dispatcher:
             for shard in [shard for shard, (of, _) in self._requests.items() if of is link]:
                 del self._requests[shard]
 
-    def _deal(self, shard: int, link: Link, request: Request) -> None:
+    def _deal(self, shard: int, link: Link, request: RequestMessage) -> None:
         """Send a shard what it asks for of what there is."""
         if link not in self._links:  # it was found gone while another of its shards was served
             return
@@ -163,7 +165,7 @@ class Dispatcher:
         del self._requests[shard]
         failure = None if portion.error is None else dump_error(portion.error)
         try:
-            link.channel.send(Dispatched(shard=shard, layout=layout, over=portion.over, error=failure), payload)
+            link.channel.send(DispatchedMessage(shard=shard, layout=layout, over=portion.over, error=failure), payload)
             self._watch_outbox(link)
         except ChannelClosed:
             self._drop(link)

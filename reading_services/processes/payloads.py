@@ -21,7 +21,7 @@ from reading_services.processes.arena import Arena, Reservation, SlotReader, Slo
 from reading_services.processes.wire import Layout, Placed
 from torchpipe.node.failures import add_note
 
-__all__ = ["Delivery", "Packer", "Receiver"]
+__all__ = ["Delivery", "PayloadPacker", "Receiver"]
 
 _INLINE_BYTES = 64 << 10
 _ALIGNMENT = 64
@@ -32,7 +32,7 @@ def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-class Packer:
+class PayloadPacker:
     """The sender's side."""
 
     def __init__(self, arena: Arena | None) -> None:

@@ -284,13 +284,13 @@ def _event_of(worker: ProcessWorker, frame: Frame) -> Event:
     match message:
         case wire.ChunkMessage():  # the slot of one that nobody wants is given back with the arrival
             return ChunkArrived(worker, message.generation, message.lane, arrival_of(message, payload, worker.receiver))
-        case wire.Ready():
+        case wire.ReadyMessage():
             worker.ready = True
             worker.seen()
             return Ready(worker)
         case Report():
             return Reported(worker, message)
-        case wire.Failed(error=data):
+        case wire.FailedMessage(error=data):
             return Failed(worker, load_error(data))
         case _:
             raise TypeError(f"the main process cannot handle {message!r}")

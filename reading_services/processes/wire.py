@@ -22,7 +22,18 @@ from dataclasses import dataclass
 
 from reading_services.engine.messages import Message
 
-__all__ = ["ChunkMessage", "Dispatched", "EndEpoch", "Failed", "Grant", "Layout", "Placed", "Ready", "Request", "Stop"]
+__all__ = [
+    "ChunkMessage",
+    "DispatchedMessage",
+    "EndEpoch",
+    "FailedMessage",
+    "Grant",
+    "Layout",
+    "Placed",
+    "ReadyMessage",
+    "RequestMessage",
+    "Stop",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +63,7 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready(Message):
+class ReadyMessage(Message):
     pid: int
 
 
@@ -84,7 +95,7 @@ class EndEpoch(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed(Message):
+class FailedMessage(Message):
     error: bytes
 
 
@@ -94,7 +105,7 @@ class Stop(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Message):
+class RequestMessage(Message):
     """Up to ``items`` more of ``shard``, as soon as there is one. A shard has one request at a time."""
 
     generation: int
@@ -103,7 +114,7 @@ class Request(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dispatched(Message):
+class DispatchedMessage(Message):
     """Entries of ``shard`` in ``layout``; ``over`` says that no more come, because of ``error`` if any."""
 
     shard: int

@@ -26,9 +26,9 @@ from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.dispatch_link import RemoteSupply, Superseded, connect
 from reading_services.processes.graph_image import GraphImage
-from reading_services.processes.payloads import Packer
+from reading_services.processes.payloads import PayloadPacker
 from reading_services.processes.status_page import StatusPage, watch_parent
-from reading_services.processes.wire import ChunkMessage, EndEpoch, Failed, Grant, Ready, Stop
+from reading_services.processes.wire import ChunkMessage, EndEpoch, FailedMessage, Grant, ReadyMessage, Stop
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.node.failures import add_note, dump_error
 from torchpipe.node.traits import DataPipe
@@ -83,7 +83,7 @@ def serve(setup: WorkerSetup, sock: socket.socket, page: StatusPage, run: Callab
     torch.set_num_threads(1)
     channel = SocketChannel(sock, queued=False)
     try:
-        channel.send(Ready(pid=os.getpid()))
+        channel.send(ReadyMessage(pid=os.getpid()))
         try:
             with _on_the_cpu():
                 run(channel)
@@ -92,7 +92,7 @@ def serve(setup: WorkerSetup, sock: socket.socket, page: StatusPage, run: Callab
         except Exception as error:  # the graph cannot be rebuilt here, or the runtime itself is at fault
             name = "the dispatcher" if setup.number < 0 else f"worker {setup.number}"
             add_note(error, f"torchpipe: in {name} (pid {os.getpid()}), which cannot go on")
-            channel.send(Failed(error=dump_error(error)))
+            channel.send(FailedMessage(error=dump_error(error)))
     except ChannelClosed:
         pass  # the main process has gone or has given this worker up
 
@@ -129,7 +129,7 @@ class WorkerLoop:
     ) -> None:
         self._number, self._channel, self._page, self._times = number, channel, page, page.times
         self._dispatcher = dispatcher
-        self._packer = Packer(arena)
+        self._packer = PayloadPacker(arena)
         self._host = ShardHost(
             graphs, init_fn, reset_fn, policy, page, memory=self._packer.memory, passing=(Superseded,)
         )

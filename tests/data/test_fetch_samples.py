@@ -23,7 +23,7 @@ from tests.exact import exact
 from tests.measured import measured
 from tests.sources import wait_until
 from torchpipe import DataLoader
-from torchpipe.data.fetch import Joining, Samples
+from torchpipe.data.fetch import Joining, PartSamples
 from torchpipe.data.sharing import SharedWorkers
 from torchpipe.errors import NotSerializableError, StateMismatchError, WorkerDiedError
 from torchpipe.execution.shard import Chunk
@@ -494,7 +494,7 @@ class Together:
             task = self.tasks[lane].pop(0)
             if isinstance(task, Joining):
                 return lane, Chunk(items=[*items, "a batch"])
-            items.append(Samples([0] * (task.stop - task.first), 1_000_000 * (task.stop - task.first)))
+            items.append(PartSamples([0] * (task.stop - task.first), 1_000_000 * (task.stop - task.first)))
         return lane, Chunk(items=items)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe.data.ranks.balance import Integers, plan, ranks_of, steps_of
+from torchpipe.data.ranks.balance import Integers, plan, samples_of_ranks, steps_of
 
 
 def _slowest(costs: Integers, planned: Integers) -> int:
@@ -80,7 +80,7 @@ def test_swaps_raise_no_part(window: tuple[Integers, int, int, int, int]) -> Non
     """As nothing is better than the longest sample, or than the mean."""
     costs, steps, ranks, _, row = window
     for step in steps_of(costs, steps, row):
-        loads = costs[step][ranks_of(costs[step], ranks)].sum(axis=1)
+        loads = costs[step][samples_of_ranks(costs[step], ranks)].sum(axis=1)
         assert (loads.max(axis=0) >= costs[step].max(axis=0)).all()
         assert (loads.max(axis=0) * ranks >= loads.sum(axis=0)).all()
 
@@ -114,6 +114,6 @@ def test_two_parts_are_even_each() -> None:
 def test_large_batches_are_even_and_large_costs_are_swapped_alike(scale: int) -> None:
     draw = np.random.default_rng(5)
     costs = np.stack([np.ceil(draw.lognormal(6, 1, 2048)), draw.integers(0, 2048, 2048)], axis=1).astype(np.int64)
-    held = ranks_of(costs * scale, 16)
-    assert np.array_equal(held, ranks_of(costs, 16))
+    held = samples_of_ranks(costs * scale, 16)
+    assert np.array_equal(held, samples_of_ranks(costs, 16))
     assert int(costs[held].sum(axis=1).max(axis=0).sum()) < 1.02 * int(costs.sum()) / 16

@@ -15,7 +15,7 @@ from reading_services.processes.channel import SocketChannel, socket_pair
 from reading_services.processes.dispatch_link import Listener, RemoteSupply, Superseded, connect
 from reading_services.processes.dispatcher import Dispatcher
 from reading_services.processes.status_page import StatusPage
-from reading_services.processes.wire import Request, Stop
+from reading_services.processes.wire import RequestMessage, Stop
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
@@ -87,7 +87,7 @@ def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
     with dispatcher(IterableWrapper(["dropped"]).filter(die), num_shards=3) as (address, control):
         first = SocketChannel(connect(address), queued=False)
         for shard in range(3):
-            first.send(Request(generation=1, shard=shard, items=10))
+            first.send(RequestMessage(generation=1, shard=shard, items=10))
         asked.set()
         second = RemoteSupply(
             SocketChannel(connect(address), queued=False),
@@ -116,10 +116,10 @@ def test_L4_a_worker_that_was_one_too_many_asks_once_more_for_a_shard_that_anoth
         dispatcher(IterableWrapper(range(8)).map(slow), num_shards=8) as (address, control),
         closing(SocketChannel(connect(address), queued=False)) as former,
     ):
-        former.send(Request(generation=0, shard=6, items=1))
+        former.send(RequestMessage(generation=0, shard=6, items=1))
         new = RemoteSupply(SocketChannel(connect(address), queued=False), control, generation=1, shards=[7], window=1)
         making.wait()
-        former.send(Request(generation=0, shard=7, items=1))
+        former.send(RequestMessage(generation=0, shard=7, items=1))
         asked.set()
         while isinstance(entry := new.take(7), Cursor):
             pass

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reading_services import Restart
-from reading_services.engine.policies import Autotune, Balance, apportion, moved
+from reading_services.engine.policies import Autotune, Balancer, apportion, moved
 from reading_services.engine.policy import Change, Hosting, Policy
 from reading_services.engine.workers import DISPATCHER
 from tests.engine.memory_pool import NEVER, MemoryReadingService
@@ -101,7 +101,7 @@ class Case:
         return MemoryReadingService(
             self.workers,
             self.chance,
-            policies=[*policies, Balance()] if self.balances else policies,
+            policies=[*policies, Balancer()] if self.balances else policies,
             of_pool={
                 "starts": self.starts,
                 "elsewhere": self.elsewhere,
@@ -237,7 +237,7 @@ def test_L7_one_that_finds_no_room_where_it_was_put_starts_elsewhere(kind: Any) 
 def test_an_epoch_begins_as_balanced_as_the_one_before_was() -> None:
     speeds = {0: 0.2, 1: 1.0, 2: 1.0}
     service = MemoryReadingService(
-        3, random.Random(1), policies=[Balance()], of_pool={"speeds": speeds, "step_s": 0.05}, num_shards=12
+        3, random.Random(1), policies=[Balancer()], of_pool={"speeds": speeds, "step_s": 0.05}, num_shards=12
     )
     with make_loader(plain(1500), service) as loader:
         begun: list[list[int]] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.graph import draw, plan
-from torchpipe.graph.draw import rows_of
+from torchpipe.graph.draw import rows_of_plan
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper, JsonlReader
 from torchpipe.map import SequenceWrapper
 
@@ -92,10 +92,10 @@ def test_it_says_what_every_shard_reads_and_what_would_divide_it() -> None:
     for graph in (reader.sharding_filter(), reader.map(double).sharding_filter(), reader.shuffle().sharding_filter()):
         assert said in draw(plan(graph), "in workers", "here").splitlines()
     assert marked(reader.shuffle().sharding_filter()) == ["Shuffler"]
-    assert [row.name for row in rows_of(plan(reader.shuffle().sharding_filter())) if row.repeated] == [
+    assert [row.name for row in rows_of_plan(plan(reader.shuffle().sharding_filter())) if row.repeated] == [
         "JsonlReader",
         "Shuffler",
     ]
-    assert not any(row.repeated for row in rows_of(plan(reader.sharding_filter())))
+    assert not any(row.repeated for row in rows_of_plan(plan(reader.sharding_filter())))
     divided = reader.shard_pieces().map(double)
-    assert not any(row.repeated or row.divided_by for row in rows_of(plan(divided)))
+    assert not any(row.repeated or row.divided_by for row in rows_of_plan(plan(divided)))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from reading_services.engine.messages import Message
 from reading_services.processes.channel import Channel, ChannelClosed, SocketChannel, socket_pair
-from reading_services.processes.wire import EndEpoch, Grant, Ready, Stop
+from reading_services.processes.wire import EndEpoch, Grant, ReadyMessage, Stop
 from tests.processes.memory_channel import MemoryChannel
 from tests.sources import wait_until
 
@@ -55,7 +55,7 @@ def frame(message: Message, payload: bytes = b"") -> bytes:
 
 
 MESSAGES: list[tuple[Message, bytes]] = [
-    (Ready(pid=1), b""),
+    (ReadyMessage(pid=1), b""),
     (Grant(generation=2, lane=3, chunks=4), b"x"),
     (EndEpoch(generation=5), bytes(range(256)) * 100),
     (Stop(), b""),
@@ -88,7 +88,8 @@ def test_a_payload_may_be_a_memoryview(pair: Pair) -> None:
 @pytest.mark.parametrize("size", [16, 1000, 1 << 20])
 def test_payloads_are_aligned_whatever_the_message(pair: Pair, size: int) -> None:
     left, right = pair
-    sender = threading.Thread(target=lambda: [right.send(Ready(pid=10**digits), bytes(size)) for digits in range(17)])
+    requests = [ReadyMessage(pid=10**digits) for digits in range(17)]
+    sender = threading.Thread(target=lambda: [right.send(item, bytes(size)) for item in requests])
     sender.start()
     payloads = []
 
@@ -105,11 +106,11 @@ def test_payloads_are_aligned_whatever_the_message(pair: Pair, size: int) -> Non
 
 def test_what_was_sent_before_a_close_still_arrives(pair: Pair) -> None:
     left, right = pair
-    left.send(Ready(pid=7), b"last words")
+    left.send(ReadyMessage(pid=7), b"last words")
     left.close()
     got = right.receive(wait=True)
     assert got is not None
-    assert (got[0], bytes(got[1])) == (Ready(pid=7), b"last words")
+    assert (got[0], bytes(got[1])) == (ReadyMessage(pid=7), b"last words")
     for wait in (False, True):
         with pytest.raises(ChannelClosed):
             right.receive(wait=wait)
@@ -153,20 +154,20 @@ def test_waiting_in_vain_in_memory_raises_at_once() -> None:
 
 def test_a_frame_byte_by_byte(ends: tuple[socket.socket, SocketChannel]) -> None:
     bare, channel = ends
-    data = frame(Ready(pid=3), b"payload")
+    data = frame(ReadyMessage(pid=3), b"payload")
     for index in range(len(data)):
         assert channel.receive(wait=False) is None
         bare.sendall(data[index : index + 1])
     got = channel.receive(wait=False)
     assert got is not None
-    assert (got[0], bytes(got[1])) == (Ready(pid=3), b"payload")
+    assert (got[0], bytes(got[1])) == (ReadyMessage(pid=3), b"payload")
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5), st.lists(st.integers(1, 60), max_size=20))
 def test_frames_in_any_pieces(payloads: list[bytes], cuts: list[int]) -> None:
     bare, ours = socket_pair()
     channel = SocketChannel(ours, queued=True)
-    data = b"".join(frame(Ready(pid=index), payload) for index, payload in enumerate(payloads))
+    data = b"".join(frame(ReadyMessage(pid=index), payload) for index, payload in enumerate(payloads))
     got = []
     for size in (*cuts, len(data)):
         bare.sendall(data[:size])
@@ -175,11 +176,11 @@ def test_frames_in_any_pieces(payloads: list[bytes], cuts: list[int]) -> None:
             got.append((arrived[0], bytes(arrived[1])))
     bare.close()
     channel.close()
-    assert got == [(Ready(pid=index), payload) for index, payload in enumerate(payloads)]
+    assert got == [(ReadyMessage(pid=index), payload) for index, payload in enumerate(payloads)]
 
 
 def test_an_end_within_a_frame_delivers_nothing_of_it() -> None:
-    whole, half = frame(Ready(pid=1), b"whole"), frame(Ready(pid=2), b"only half of this one")
+    whole, half = frame(ReadyMessage(pid=1), b"whole"), frame(ReadyMessage(pid=2), b"only half of this one")
     for length in range(len(half)):
         bare, ours = socket_pair()
         channel = SocketChannel(ours, queued=True)
@@ -187,7 +188,7 @@ def test_an_end_within_a_frame_delivers_nothing_of_it() -> None:
         bare.close()
         got = channel.receive(wait=False)
         assert got is not None
-        assert (got[0], bytes(got[1])) == (Ready(pid=1), b"whole")
+        assert (got[0], bytes(got[1])) == (ReadyMessage(pid=1), b"whole")
         for _ in range(2):  # and it stays so
             with pytest.raises(ChannelClosed, match="closed the connection"):
                 channel.receive(wait=False)
@@ -198,7 +199,7 @@ def test_a_blocked_sender_is_read_to_the_end() -> None:
     """The worker's end blocks on a payload larger than all buffers until main has read it."""
     ours, theirs = socket_channels()
     payload = bytes(range(256)) * (64 << 10)  # 16 MiB
-    sender = threading.Thread(target=theirs.send, args=(Ready(pid=1), payload))
+    sender = threading.Thread(target=theirs.send, args=(ReadyMessage(pid=1), payload))
     sender.start()
     got = []
 
@@ -210,7 +211,7 @@ def test_a_blocked_sender_is_read_to_the_end() -> None:
 
     wait_until(arrived)
     sender.join()
-    assert got[0][0] == Ready(pid=1)
+    assert got[0][0] == ReadyMessage(pid=1)
     assert got[0][1] == payload
     ours.close()
     theirs.close()
@@ -222,7 +223,7 @@ def test_a_blocked_sender_ends_when_the_other_side_closes() -> None:
 
     def send() -> None:
         try:
-            theirs.send(Ready(pid=1), bytes(16 << 20))
+            theirs.send(ReadyMessage(pid=1), bytes(16 << 20))
         except ChannelClosed as error:
             errors.append(error)
 
@@ -240,9 +241,9 @@ def test_main_never_blocks_on_a_worker_that_does_not_read() -> None:
     ours, theirs = socket_channels()
     assert isinstance(ours, SocketChannel)
     payload = bytes(range(256)) * (64 << 10)
-    ours.send(Ready(pid=0), payload)
+    ours.send(ReadyMessage(pid=0), payload)
     for index in range(1, 100):
-        ours.send(Ready(pid=index))
+        ours.send(ReadyMessage(pid=index))
     assert ours.has_outbox
     ours.flush()  # no room: nothing happens
     assert ours.has_outbox
@@ -265,7 +266,7 @@ def test_main_never_blocks_on_a_worker_that_does_not_read() -> None:
     wait_until(sent)
     reader.join()
     assert got[0][1] == payload
-    assert [message for message, _ in got] == [Ready(pid=index) for index in range(100)]
+    assert [message for message, _ in got] == [ReadyMessage(pid=index) for index in range(100)]
     ours.close()
     theirs.close()
 
@@ -273,7 +274,7 @@ def test_main_never_blocks_on_a_worker_that_does_not_read() -> None:
 def test_an_outbox_for_one_who_has_gone() -> None:
     ours, theirs = socket_channels()
     assert isinstance(ours, SocketChannel)
-    ours.send(Ready(pid=0), bytes(16 << 20))
+    ours.send(ReadyMessage(pid=0), bytes(16 << 20))
     assert ours.has_outbox
     theirs.close()
     with pytest.raises(ChannelClosed):
@@ -286,13 +287,13 @@ def test_what_a_dead_sender_had_sent_is_read_though_it_had_not_read() -> None:
     """The kernel reports a reset, since the dead one left something unread: only after what it had sent."""
     ours, theirs = socket_channels()
     ours.send(Grant(generation=0, lane=0, chunks=1))
-    theirs.send(Ready(pid=4), b"sent before")
+    theirs.send(ReadyMessage(pid=4), b"sent before")
     theirs.close()
     with pytest.raises(ChannelClosed):
         ours.send(Stop())
     got = ours.receive(wait=False)
     assert got is not None
-    assert (got[0], bytes(got[1])) == (Ready(pid=4), b"sent before")
+    assert (got[0], bytes(got[1])) == (ReadyMessage(pid=4), b"sent before")
     with pytest.raises(ChannelClosed):
         ours.receive(wait=False)
     ours.close()
@@ -327,14 +328,14 @@ def test_what_a_handler_raises_is_not_taken_for_the_end_of_the_connection(queued
     before = signal.signal(signal.SIGALRM, handler)
     try:
         with pytest.raises(TimeoutError, match="the user's"):
-            channel.send(Ready(pid=1))
+            channel.send(ReadyMessage(pid=1))
         with pytest.raises(TimeoutError, match="the user's"):
             channel.receive(wait=False)
         other.close()
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         with pytest.raises(ChannelClosed):
             while True:
-                channel.send(Ready(pid=1))
+                channel.send(ReadyMessage(pid=1))
     finally:
         signal.signal(signal.SIGALRM, before)
         channel.close()

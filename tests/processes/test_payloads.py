@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reading_services.processes.arena import Arena
-from reading_services.processes.payloads import Delivery, Packer, Receiver
+from reading_services.processes.payloads import Delivery, PayloadPacker, Receiver
 from reading_services.processes.wire import Layout
 from tests.processes.values import DTYPES, make, same, tensors
 
@@ -30,7 +30,7 @@ class Link:
 
     def __init__(self, arena: Arena | None) -> None:
         self.arena = arena
-        self.packer, self.receiver = Packer(arena), Receiver(arena)
+        self.packer, self.receiver = PayloadPacker(arena), Receiver(arena)
         self.layout = Layout(sizes=())
         self.payload = b""
 

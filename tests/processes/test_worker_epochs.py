@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services.processes.wire import ChunkMessage, EndEpoch, Ready, Stop
+from reading_services.processes.wire import ChunkMessage, EndEpoch, ReadyMessage, Stop
 from tests.processes.worker_rig import (
     ItemsAChunk,
     MakeRig,
@@ -109,7 +109,7 @@ class _TellsItsEnd(NodeIterator[int]):
 def test_a_message_that_is_none_of_a_workers() -> None:
     worker = Rig(IterableWrapper([1]))
     with pytest.raises(TypeError, match="cannot handle Ready"):
-        worker.run(Ready(pid=1))
+        worker.run(ReadyMessage(pid=1))
     worker.close()
 
 

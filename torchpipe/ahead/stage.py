@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["ONE_QUEUE", "Admitted", "Gate", "Limits", "Mover", "Pacer", "Source", "Stage"]
+__all__ = ["ONE_QUEUE", "Admitted", "Gate", "Mover", "Pacer", "Source", "Stage", "StageLimits"]
 
 
 class Source(Protocol):
@@ -88,7 +88,7 @@ class Pacer(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class StageLimits:
     """The distance that the parts of a device stage may run ahead, besides the depth of its device queue.
 
     ``host_depth`` batches may wait on the host; with 0, one is pulled only when there is room on the device. A queue
@@ -102,7 +102,7 @@ class Limits:
     threads: int = 1
 
 
-ONE_QUEUE = Limits()
+ONE_QUEUE = StageLimits()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,4 +117,4 @@ class Stage:
     mover: Mover | None = None
     gate: Gate | None = None
     pacer: Pacer | None = None
-    limits: Limits = ONE_QUEUE
+    limits: StageLimits = ONE_QUEUE

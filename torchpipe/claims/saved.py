@@ -19,7 +19,7 @@ from torch.utils.data import IterDataPipe
 from torchpipe.compat.torch_private import is_iterable, unwrapped
 from torchpipe.data.order.samplers import parts_of, ranks_of_sampler
 from torchpipe.data.ranks.batches import RankedSampler
-from torchpipe.data.ranks.graph import ranks_of
+from torchpipe.data.ranks.graph import rank_and_ranks
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.loader.driven import Driven
@@ -51,7 +51,11 @@ def _own_pace(loader: Any) -> str:
         return together * "use OrdinalReadingService(seed, rank, ranks) instead of DistributedReadingService"
     if isinstance(loader.sampler, RankedSampler) and loader.sampler.num_replicas > 1:
         return "give a sampler instead of distributed=, DistributedSampler(dataset, ranks, rank)"
-    if is_iterable(loader) and isinstance(loader.dataset, IterDataPipe) and ranks_of(unwrapped(loader.dataset))[1] > 1:
+    if (
+        is_iterable(loader)
+        and isinstance(loader.dataset, IterDataPipe)
+        and rank_and_ranks(unwrapped(loader.dataset))[1] > 1
+    ):
         return "give the graph to DataLoader2 with OrdinalReadingService(seed, rank, ranks)"
     return ""
 

@@ -46,12 +46,12 @@ from torchpipe.stats.sheet import ERRORS, NodeSheet, Sizing
 __all__ = [
     "COLLATING",
     "READING",
+    "BatchPart",
     "Failure",
     "Fetch",
     "Joining",
-    "Part",
+    "PartSamples",
     "Reseed",
-    "Samples",
     "Sealed",
     "Task",
     "TimedFetch",
@@ -290,7 +290,7 @@ _OUT_OF_BAND_BYTES = 16 << 10  # a smaller buffer is quicker copied along
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """Samples ``first`` to ``stop`` of the batch of ``indices``. All of them: the batch itself.
 
     ``key``: what the batch's random streams belong to.
@@ -312,14 +312,14 @@ class Joining:
 
     key: int
     indices: list[Any]
-    pieces: list[Samples | Sealed]
+    pieces: list[PartSamples | Sealed]
 
 
-Task: TypeAlias = Part | Joining
+Task: TypeAlias = BatchPart | Joining
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class PartSamples:
     """Samples that a part has given. ``took_ns``: to read them."""
 
     items: list[Any]
@@ -358,7 +358,7 @@ def make_part(
     else:
         began = perf_counter_ns()
         indices = task.indices[task.first : task.stop]
-        samples = Samples(fetch.read(indices, reseed, task.first), perf_counter_ns() - began)
+        samples = PartSamples(fetch.read(indices, reseed, task.first), perf_counter_ns() - began)
         piece = _sealed(samples, indices, stays=task.is_whole) if copies else samples
         if not task.is_whole:
             return piece
@@ -373,7 +373,7 @@ class _Pickler(pickle.Pickler):
     dispatch_table = Reducers({torch.Tensor: reduce_tensor})
 
 
-def _sealed(samples: Samples, indices: list[Any], *, stays: bool) -> Sealed:
+def _sealed(samples: PartSamples, indices: list[Any], *, stays: bool) -> Sealed:
     """``stays``: it is opened here, so nothing else copies what lies beside the pickles."""
     sealed = []
     for sample, index in zip(samples.items, indices, strict=True):

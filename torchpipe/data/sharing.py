@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.data.assigned import AssignedBatches
-from torchpipe.data.fetch import Failure, Joining, Part, Task
+from torchpipe.data.fetch import BatchPart, Failure, Joining, Task
 from torchpipe.data.workers import Dealing
 from torchpipe.errors import WorkerDiedError, add_note
 from torchpipe.execution.figures import ServiceFigures
@@ -205,7 +205,7 @@ class SharedWorkers:
             return True
         return self._pace.of(self._loads[worker]) < _AT_HAND_S + 2 * self._away_s
 
-    def _next_part(self, batch: _Batch) -> Part:
+    def _next_part(self, batch: _Batch) -> BatchPart:
         first, size = batch.given, len(batch.indices)
         if not first:
             batch.part = self._pace.part_of(size)
@@ -213,7 +213,7 @@ class SharedWorkers:
         batch.given = min(size, first + batch.part)
         if batch.given == size:
             self._undealt.popleft()
-        return Part(batch.key, batch.indices, first, batch.given)
+        return BatchPart(batch.key, batch.indices, first, batch.given)
 
     def _note_task(self, worker: int, batch: _Batch, task: Task) -> None:
         self._tasks[worker].append((batch, task))
@@ -239,7 +239,7 @@ class SharedWorkers:
         if chunk.error is not None:
             self._lose(worker, chunk.error)
 
-    def _put(self, batch: _Batch, task: Part, item: Any) -> None:
+    def _put(self, batch: _Batch, task: BatchPart, item: Any) -> None:
         batch.pieces[task.first] = item
         batch.missing -= task.stop - task.first
         if not isinstance(item, Failure):
@@ -265,7 +265,7 @@ class SharedWorkers:
         if left:
             batch, task = left.popleft()
             was_at_it = not isinstance(error, WorkerDiedError) or error.making
-            if was_at_it and isinstance(task, Part) and not task.is_whole:
+            if was_at_it and isinstance(task, BatchPart) and not task.is_whole:
                 add_note(error, f"torchpipe: while it made the samples {task.indices[task.first : task.stop]!r:.200}")
             batch.error = error
         self._again.extend(left)

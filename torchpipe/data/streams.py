@@ -17,7 +17,7 @@ from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, s
 from torchpipe.data.nodes import InitWorker
 from torchpipe.data.order.between_epochs import lanes_now
 from torchpipe.data.position import Position
-from torchpipe.data.ranks.graph import agreed, ranks_of
+from torchpipe.data.ranks.graph import agreed, rank_and_ranks
 from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
@@ -46,7 +46,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         service = None
     begins = None if position is None else position.get("begins")
     keeps = loader.persistent_workers and loader._samplers.keeps_seed and loader.worker_method != "thread"
-    rank, world_size = ranks_of(dataset)
+    rank, world_size = rank_and_ranks(dataset)
     if position is None:
         seed = _draw(loader, dataset, rank, world_size)
     else:

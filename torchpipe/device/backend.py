@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, TypedDict, get_args,
 import torch
 
 from torchpipe.ahead.feed import in_feed_thread
-from torchpipe.ahead.stage import ONE_QUEUE, Limits, Mover
+from torchpipe.ahead.stage import ONE_QUEUE, Mover, StageLimits
 from torchpipe.node.validate import check_choice, check_count
 
 __all__ = [
@@ -210,8 +210,8 @@ class DeviceOptions:
             )
 
     @property
-    def limits(self) -> Limits:
-        return Limits(
+    def limits(self) -> StageLimits:
+        return StageLimits(
             host_depth=self.host_prefetch,
             host_bytes=self.host_prefetch_bytes,
             device_bytes=self.device_prefetch_bytes,

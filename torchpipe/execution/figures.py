@@ -16,7 +16,7 @@ from typing import Any
 
 from torchpipe.execution.dispatch import Dispatched
 from torchpipe.execution.shard import Shard
-from torchpipe.graph.draw import rows_of
+from torchpipe.graph.draw import rows_of_plan
 from torchpipe.graph.plan import Plan
 from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.traits import DataPipe, walk
@@ -179,7 +179,7 @@ class Measuring:
     """The measurements of a service's epochs. ``root`` is the graph with the service's own stages, by ``appended``."""
 
     def __init__(self, plan: Plan, branches: tuple[DataPipe, ...], root: DataPipe, appended: tuple[str, ...]) -> None:
-        self._rows = rows_of(plan, appended)
+        self._rows = rows_of_plan(plan, appended)
         self._plan, self._branches, self._root = plan, branches, root
         self._numbers: dict[Section, dict[int, int]] = {}
         self._shards: list[tuple[Shard, NodeSheet]] = []

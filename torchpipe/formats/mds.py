@@ -27,7 +27,7 @@ from torchpipe.formats.storage.content import Content, open_stored
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.storage.streams import Stamp, Stamps
 
-__all__ = ["Shard", "Shards", "mds_index"]
+__all__ = ["MDSShard", "Shards", "mds_index"]
 
 _COMPRESSIONS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2"}
 _WORD = struct.Struct("<I")
@@ -177,7 +177,7 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class Shard:
+class MDSShard:
     """One shard, as the index has it: ``stored_bytes`` lie at ``path``, and are ``raw_bytes`` decompressed."""
 
     path: str
@@ -194,7 +194,7 @@ def mds_index(
     images: str | None,
     options: Mapping[str, Any] | None,
     stamps: Stamps,
-) -> tuple[list[Shard], bytes]:
+) -> tuple[list[MDSShard], bytes]:
     """The shards of the data set in ``folder``, and its index. The uncompressed file is read where a local folder has
     it beside the compressed one, or instead. ``stamps`` has those of local shards then.
 
@@ -218,7 +218,7 @@ def mds_index(
         if described not in kept:
             kept[described] = _Columns(name, entry, wanted, images)
         raw = entry["raw_data"]["bytes"]
-        shards.append(Shard(name, entry["samples"], raw, stored, compression, kept[described]))
+        shards.append(MDSShard(name, entry["samples"], raw, stored, compression, kept[described]))
         if not is_remote(name):
             with open(name, "rb", buffering=0) as file:
                 _check_size(shards[-1], stamps.check(name, file))
@@ -261,7 +261,7 @@ def _below(folder: str, name: str) -> str:
     return f"{first}{'' if first.endswith('/') else '/'}{name}{chain}{rest}"
 
 
-def _check_size(shard: Shard, stamp: Stamp | None) -> None:
+def _check_size(shard: MDSShard, stamp: Stamp | None) -> None:
     """Raises: ValueError, naming it, unless the file has as many bytes as the index says."""
     size = None if stamp is None else stamp[0]
     if isinstance(size, int) and size != shard.stored_bytes:
@@ -293,7 +293,7 @@ class Shards:
         self.__dict__.update(state)
         self._begin()
 
-    def sample(self, shard: Shard, number: int) -> bytes:
+    def sample(self, shard: MDSShard, number: int) -> bytes:
         """Raises: ValueError for a shard that is damaged, cut off or another one than the index means."""
         if self._process != os.getpid():  # forked: the lock may be held by a thread that is not here
             self._begin()
@@ -318,7 +318,7 @@ class Shards:
             file.close()
         return data
 
-    def _decompressed(self, shard: Shard) -> bytes:
+    def _decompressed(self, shard: MDSShard) -> bytes:
         with self._lock:  # held while one is made: threads that want the same one wait for it
             content = self._contents.pop(shard.path, None)
             if content is None:
@@ -329,7 +329,7 @@ class Shards:
             self._contents[shard.path] = content
             return content
 
-    def _read_whole(self, shard: Shard) -> bytes:
+    def _read_whole(self, shard: MDSShard) -> bytes:
         stored = Content(shard.path, shard.compression, self._options)
         try:
             _check_size(shard, self._stamps.compare(shard.path, stored.stamp))
@@ -343,7 +343,7 @@ class Shards:
             )
         return content
 
-    def _opened(self, shard: Shard) -> tuple[Any, bytes]:
+    def _opened(self, shard: MDSShard) -> tuple[Any, bytes]:
         """It, for this thread alone, and where its samples stand: samples in order are read without a step back."""
         with self._lock:
             number = next((at for at, idle in enumerate(self._idle) if idle[0] == shard.path), None)
@@ -365,7 +365,7 @@ def _read(file: Any, begin: int, count: int, head: bytes = b"") -> bytes:
     return file.read(count)  # type: ignore[no-any-return]
 
 
-def _sample(shard: Shard, number: int, read: Callable[[int, int], bytes]) -> bytes:
+def _sample(shard: MDSShard, number: int, read: Callable[[int, int], bytes]) -> bytes:
     place = read(4 * (1 + number), _PAIR.size)
     first, count = 4 * (shard.samples + 2), _WORD.unpack(read(0, _WORD.size))[0]
     begin, end = _PAIR.unpack(place) if len(place) == _PAIR.size else (0, 0)

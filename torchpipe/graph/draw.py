@@ -15,7 +15,7 @@ from typing import Literal
 from torchpipe.graph.plan import Plan
 from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads_late, traits_of, walk
 
-__all__ = ["Row", "draw", "read_by_every_shard", "rows_of", "to_dot"]
+__all__ = ["Row", "draw", "read_by_every_shard", "rows_of_plan", "to_dot"]
 
 
 def to_dot(datapipe: DataPipe, *, debug: bool = False) -> str:
@@ -62,7 +62,7 @@ class Row:
     divided_by: str = ""
 
 
-def rows_of(plan: Plan, appended: tuple[str, ...] = ()) -> list[Row]:
+def rows_of_plan(plan: Plan, appended: tuple[str, ...] = ()) -> list[Row]:
     """All nodes, inputs first, in the order of the sections; ``appended`` names stages that a reading service adds."""
     numbers: dict[int, int] = {}
     repeated = _done_by_every_shard(plan)
@@ -135,7 +135,7 @@ def draw(
     all files.
     ``shard_section`` and ``main_section`` say who runs them; ``appended`` names stages that a reading service adds.
     """
-    rows = rows_of(plan, appended)
+    rows = rows_of_plan(plan, appended)
     numbers = {id(row.node): row.number for row in rows}
     lines = []
     if plan.dispatch is not None:

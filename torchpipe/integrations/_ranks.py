@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from torchpipe.data.order.samplers import parts_of, ranks_of_sampler
 from torchpipe.data.ranks.batches import RankedSampler
-from torchpipe.data.ranks.graph import group_of, ranks_of
+from torchpipe.data.ranks.graph import group_of, rank_and_ranks
 from torchpipe.errors import RankError, StateError, StateMismatchError
 from torchpipe.execution.ranks import DataRanks, Talk, data_ranks
 from torchpipe.loader.dataloader2 import DataLoader2
@@ -79,7 +79,7 @@ def check_position(loader: Any, rank: int, ranks: int) -> None:
         parts = _parts_that_divide(loader)
         divides, position = any(hasattr(part, "num_replicas") for part in parts), ranks_of_sampler(parts)[::-1]
         if isinstance(loader._plain_dataset(), IterDataPipe):
-            divides, position = True, ranks_of(loader._plain_dataset())
+            divides, position = True, rank_and_ranks(loader._plain_dataset())
     if divides and position != (rank, ranks):
         raise ValueError(
             f"the trainer divides data among dp_world_size={ranks} and this process is dp_rank={rank}, but the loader "

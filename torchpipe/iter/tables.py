@@ -15,11 +15,11 @@ from typing import Any
 from torchpipe.formats.pieces.plan import Piece, PiecePlan, plan_pieces
 from torchpipe.formats.tables.blocks import ArrowBlocks, Blocks, BlocksPart, TableRecords
 from torchpipe.formats.tables.columns import (
-    check_columns,
     check_columns_of,
     check_fill_null,
     check_filter,
     check_format,
+    checked_columns,
     import_pyarrow,
 )
 from torchpipe.formats.tables.parquet import (
@@ -58,7 +58,7 @@ class _TableReader(FileReader[Any]):
         storage_options: Mapping[str, Any] | None,
     ) -> None:
         super().__init__(paths, storage_options)
-        self.columns = check_columns(columns)
+        self.columns = checked_columns(columns)
         self.keep = check_filter(keep)
         self.batch_size = None if batch_size is None else check_count("batch_size", batch_size, at_least=1)
         self.format = check_format(format, self.batch_size)

@@ -331,7 +331,7 @@ class Looks(HasFigures):
 
         Raises: OSError if the file cannot be written; ValueError or TypeError for ``every_s``.
         """
-        return from_ring("torchpipe.observe.views.lanes:Trace")(self, path, every_s)
+        return from_ring("torchpipe.observe.views.lanes:TraceFile")(self, path, every_s)
 
     def rows(self, steps: AskedSteps = None, *, keep: Sequence[str] = (), epoch: int | None = None) -> Any:
         """The samples of the items of ``steps``, computed: the loader stays where it is, no rank is asked.

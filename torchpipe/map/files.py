@@ -18,7 +18,7 @@ from torchpipe.formats.mds import Shards, mds_index
 from torchpipe.formats.storage.block_cache import check_storage_options
 from torchpipe.formats.storage.paths import expand_paths, is_remote, listed, listed_files
 from torchpipe.formats.storage.streams import Stamps
-from torchpipe.formats.tables.columns import check_columns
+from torchpipe.formats.tables.columns import checked_columns
 from torchpipe.formats.tfrecord import check_crc32c, example_parser, read_record, record_offsets
 from torchpipe.map._indices import checked_index
 from torchpipe.node.datapipe import MapDataPipe
@@ -60,7 +60,7 @@ class MDSFile(MapDataPipe[dict[str, Any]]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.paths = expand_paths("MDSFile", paths, storage_options)
-        self.columns = check_columns(columns)
+        self.columns = checked_columns(columns)
         self.images = check_images(images)
         self.max_bytes = check_count("max_bytes", max_bytes, at_least=0)
         self.storage_options = check_storage_options(storage_options)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torchpipe.errors import GraphError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.graph import plan
-from torchpipe.graph.draw import Row, rows_of
+from torchpipe.graph.draw import Row, rows_of_plan
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.loader.run import streamed, way_out
@@ -65,7 +65,7 @@ def profile(
     if whole.error is not None:
         raise whole.error
     assert whole.stats is not None
-    rows = [row for row in rows_of(plan(root)) if row.node is not None]
+    rows = [row for row in rows_of_plan(plan(root)) if row.node is not None]
     nodes = _node_profiles(rows, whole, seconds, seed, counts)
     loop_per_s = None if step is None or not whole.kept else _stepped(step, whole.kept, seconds)
     loop_s = 0.0 if loop_per_s is None else 1 / loop_per_s

@@ -17,9 +17,9 @@ from torchpipe.machine import format_bytes
 from torchpipe.stats.model import BalanceStats, Event, LoaderStats, ProcessStats
 
 __all__ = [
+    "FigureSource",
     "NewEvents",
     "PlainData",
-    "Source",
     "as_text",
     "check_seconds",
     "format_count",
@@ -241,7 +241,7 @@ def _read(kind: Any, value: Any) -> Any:
     return value
 
 
-class Source(Protocol):
+class FigureSource(Protocol):
     """A loader, or what knows its figures."""
 
     def stats(self) -> LoaderStats: ...

@@ -17,14 +17,14 @@ from typing import Any
 from torchpipe.state.codec import decode, from_text, opaque_notes
 from torchpipe.state.cursor import Cursor, Rotation
 
-__all__ = ["Found", "Node", "found_in", "inspect"]
+__all__ = ["Found", "GraphLine", "found_in", "inspect"]
 
 _MOST_LEVELS_OF_NODES = 200
 _NODE = re.compile(r"\d+ (?P<name>\w[\w.]*)\(")
 
 
 @dataclass
-class Node:
+class GraphLine:
     """A line of a graph's description."""
 
     name: str
@@ -35,7 +35,7 @@ class Node:
 class Found:
     """The content of a position: of each shard, a cursor and, by the numbers of nodes, their own states."""
 
-    nodes: list[Node]
+    nodes: list[GraphLine]
     cursors: list[Cursor] = field(default_factory=list)
     states: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict)
 
@@ -70,17 +70,17 @@ def _collect(value: Any, found: Found, level: int) -> None:
         _collect(item, found, level + 1)
 
 
-def _nodes(text: Any) -> list[Node]:
-    nodes: list[Node] = []
+def _nodes(text: Any) -> list[GraphLine]:
+    nodes: list[GraphLine] = []
     for line in text.splitlines() if isinstance(text, str) else []:
         named = _NODE.match(line)
         wiring = line.rpartition(" <- ")[2].split() if " <- " in line else []
         inputs = [int(number) for number in wiring] if all(map(str.isdecimal, wiring)) else []
-        nodes.append(Node(named["name"] if named else "?", [number for number in inputs if number < len(nodes)]))
+        nodes.append(GraphLine(named["name"] if named else "?", [number for number in inputs if number < len(nodes)]))
     return nodes
 
 
-def _matched(state: Any, nodes: list[Node]) -> dict[int, Mapping[str, Any]]:
+def _matched(state: Any, nodes: list[GraphLine]) -> dict[int, Mapping[str, Any]]:
     """The states of nodes by their numbers: of the last node from which on all of ``state`` has its place."""
     tried: dict[tuple[int, int], dict[int, Mapping[str, Any]] | None] = {}
     for root in reversed(range(len(nodes))):
@@ -91,7 +91,7 @@ def _matched(state: Any, nodes: list[Node]) -> dict[int, Mapping[str, Any]]:
 
 
 def _match(
-    state: Any, number: int, nodes: list[Node], tried: dict[tuple[int, int], Any], level: int
+    state: Any, number: int, nodes: list[GraphLine], tried: dict[tuple[int, int], Any], level: int
 ) -> dict[int, Mapping[str, Any]] | None:
     key = (id(state), number)
     if not isinstance(state, Mapping) or level > _MOST_LEVELS_OF_NODES:

@@ -27,7 +27,7 @@ from torchpipe.errors import StateError
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.writing.kinds import PartFile, sync_folder, telling
 
-__all__ = ["Manifest", "Shard", "ShardFile", "ShardNames", "WrittenShards"]
+__all__ = ["Manifest", "ShardFile", "ShardNames", "WrittenShard", "WrittenShards"]
 
 _VERSION = 2
 _ANEW = "remove it and its shards, and call write_shards again, which begins anew"
@@ -43,7 +43,7 @@ class ShardFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shard:
+class WrittenShard:
     """A shard that is whole: how many ``samples`` it holds, and its ``files``, of which token files have two."""
 
     samples: int
@@ -63,7 +63,7 @@ class WrittenShards:
 
     path: str
     folder: str
-    shards: tuple[Shard, ...]
+    shards: tuple[WrittenShard, ...]
     new: int
 
     @property
@@ -99,7 +99,7 @@ class Manifest:
     def __init__(self, path: str, states: Sequence[str]) -> None:
         self.path = path
         self.run: dict[str, Any] | None = None
-        self.shards: list[Shard] = []
+        self.shards: list[WrittenShard] = []
         self.first_state: dict[str, Any] = {}
         self.learned = ""
         self._states = states
@@ -144,7 +144,7 @@ class Manifest:
             files = tuple(ShardFile(**file) for file in line["files"])
             if not files:
                 raise ValueError("a shard has files")
-            shard = Shard(samples=int(line["samples"]), files=files)
+            shard = WrittenShard(samples=int(line["samples"]), files=files)
             self._digest, self.learned = str(line["state"]), line["learned"]
             self.shards.append(shard)
 
@@ -182,7 +182,7 @@ class Manifest:
         sync_folder(os.path.dirname(self.path))
         self.run, self.first_state = run, dict(state)
 
-    def add(self, shard: Shard, state: Mapping[str, Any], learned: str) -> None:
+    def add(self, shard: WrittenShard, state: Mapping[str, Any], learned: str) -> None:
         """A shard is whole, and on disk under its name."""
         head = {name: value for name, value in state.items() if name != "payload"}
         file = PartFile(self._state_of(len(self.shards) + 1))

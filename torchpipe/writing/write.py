@@ -15,7 +15,7 @@ from torchpipe.iter.items import Mapper
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.validate import check_count
 from torchpipe.writing.kinds import Kind, Lines, PartFile, Samples, Tokens, Writing, part_of, sync_folder, telling
-from torchpipe.writing.manifest import Manifest, Shard, ShardFile, ShardNames, WrittenShards
+from torchpipe.writing.manifest import Manifest, ShardFile, ShardNames, WrittenShard, WrittenShards
 from torchpipe.writing.tables import Tables
 
 __all__ = ["write_shards"]
@@ -189,7 +189,7 @@ class _Open:
         self.bytes += self._writing.add(encoded)
         self.samples += 1
 
-    def finish(self) -> Shard:
+    def finish(self) -> WrittenShard:
         """It is whole, and on disk under its name."""
         self._writing.close()
         for file in self._files:
@@ -201,7 +201,7 @@ class _Open:
         made = [
             ShardFile(name=os.path.basename(file.path), bytes=file.size, sha256=file.sha256) for file in self._files
         ]
-        return Shard(samples=self.samples, files=tuple(made))
+        return WrittenShard(samples=self.samples, files=tuple(made))
 
     def discard(self) -> None:
         for file in self._files:

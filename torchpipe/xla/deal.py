@@ -24,7 +24,7 @@ from torchpipe.ahead.background import RunAhead
 from torchpipe.state import Cursor
 from torchpipe.xla.loader_source import LoaderSource
 
-__all__ = ["DevicesEpoch", "DevicesPosition", "Share", "Tail"]
+__all__ = ["DeviceShare", "DevicesEpoch", "DevicesPosition", "Tail"]
 
 _WAIT_S = 5.0
 
@@ -273,7 +273,7 @@ class DevicesEpoch:
             )
 
 
-class Share:
+class DeviceShare:
     """The part of ``deal`` for device ``index``: the source of that device's RunAhead, which never takes its state."""
 
     def __init__(self, deal: DevicesEpoch, index: int) -> None:

@@ -21,7 +21,7 @@ from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
-from torchpipe.xla.deal import DevicesEpoch, DevicesPosition, Share, Tail
+from torchpipe.xla.deal import DevicesEpoch, DeviceShare, DevicesPosition, Tail
 from torchpipe.xla.loader_source import LoaderSource, loader_start, source_policy
 
 __all__ = ["DeviceStream", "SeveralDevices"]
@@ -39,7 +39,9 @@ class DeviceStream(Iterator[Any]):
 
     def __init__(self, deal: DevicesEpoch, index: int, mover: Backend, depth: int, name: str) -> None:
         stage = Stage(depth=depth, mover=mover)
-        self._ahead = RunAhead(Share(deal, index), stage, SnapshotPolicy.never(), name)  # the deal keeps the position
+        self._ahead = RunAhead(
+            DeviceShare(deal, index), stage, SnapshotPolicy.never(), name
+        )  # the deal keeps the position
         self._items: Iterator[Any] | None = None
         self._deal = deal
         self._index = index

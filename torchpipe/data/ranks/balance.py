@@ -19,7 +19,7 @@ Without a plan, the ranks have 90 + 10 and 20 + 80, then 30 + 70 and 40 + 60: th
 1. Steps (:func:`steps_of`). The longest costs no more than a row of two samples does on average, 90 <= 2 * 50. All
    are shared out from the longest on, there and back: {90, 60, 40, 10} and {80, 70, 30, 20}. Both have 200, and can be
    divided evenly.
-2. Ranks (:func:`ranks_of`). Longest first, each to the rank that has least: 90 and 60, then 40 to the 60 and 10 to the
+2. Ranks. Longest first, each to the rank that has least: 90 and 60, then 40 to the 60 and 10 to the
    90, which makes 100 and 100; and 80 + 20, 70 + 30. Steps take 100 + 100 = 200.
 """
 
@@ -37,7 +37,7 @@ import torch
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import RandomStates
 
-__all__ = ["Balance", "Cost", "Costs", "Integers", "plan", "ranks_of", "steps_of"]
+__all__ = ["Balance", "Cost", "Costs", "Integers", "plan", "samples_of_ranks", "steps_of"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -54,7 +54,7 @@ def plan(costs: Integers, steps: int, ranks: int, row: int) -> Integers:
     number of samples is a multiple of ``steps * ranks``. Which samples a step has does not depend on ``ranks``.
     """
     chosen = steps_of(costs, steps, row)
-    return np.stack([step[ranks_of(costs[step], ranks)] for step in chosen])
+    return np.stack([step[samples_of_ranks(costs[step], ranks)] for step in chosen])
 
 
 def steps_of(costs: Integers, steps: int, row: int) -> Integers:
@@ -89,11 +89,11 @@ def _is_even(costs: Integers, rows: int) -> bool:
     if sum(max(long * most[0], total * _EVEN) for long, total in zip(longest, whole)) > most[1]:
         return False  # whatever the division
     step = costs[: len(costs) // rows * rows, 0]  # the longest come first: it is some of the shortest that are left out
-    slowest = step[ranks_of(step, rows)].sum(axis=1).max(axis=0)
+    slowest = step[samples_of_ranks(step, rows)].sum(axis=1).max(axis=0)
     return int(slowest.sum()) * rows * _EVEN <= (_EVEN + 1) * int(costs[:, 0].sum())
 
 
-def ranks_of(costs: Integers, ranks: int) -> Integers:
+def samples_of_ranks(costs: Integers, ranks: int) -> Integers:
     """The samples of a step for each rank: ordinals (ranks, samples of a rank), as many for all.
 
     Longest first, each to the rank that has least so far; then swaps, while they lower what the slowest rank has, of

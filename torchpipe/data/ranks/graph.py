@@ -21,12 +21,12 @@ from torchpipe.node.traits import Division, division, node_name, walk
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["agreed", "divides_itself", "group_of", "ranks_of"]
+__all__ = ["agreed", "divides_itself", "group_of", "rank_and_ranks"]
 
 _TIMEOUT_S = 1800.0
 
 
-def ranks_of(dataset: Any) -> tuple[int, int]:
+def rank_and_ranks(dataset: Any) -> tuple[int, int]:
     """(rank, how many there are), where they divide ``dataset``: a graph of nodes. Else (0, 1), with a warning."""
     if not isinstance(dataset, TorchIterDataPipe) or not (dist.is_available() and dist.is_initialized()):
         return 0, 1

@@ -22,7 +22,7 @@ import numpy as np
 
 from torchpipe.data.order.samplers import MOST_SEED
 from torchpipe.data.order.sampling import OrderState
-from torchpipe.data.ranks.balance import Costs, Integers, ranks_of, steps_of
+from torchpipe.data.ranks.balance import Costs, Integers, samples_of_ranks, steps_of
 from torchpipe.errors import StateMismatchError
 from torchpipe.node.iterator import stored_count
 from torchpipe.state.flat import damaged, shown
@@ -180,7 +180,7 @@ class Windows:
         if self._held is None or self._held[0] != step:
             costs, steps = self._of_window(step // self._window)
             samples = steps[step % self._window]
-            self._held = step, samples[ranks_of(costs[samples], self._share.ranks)]
+            self._held = step, samples[samples_of_ranks(costs[samples], self._share.ranks)]
         return self._held[1]
 
     def _count(self, step: int, held: Integers) -> None:

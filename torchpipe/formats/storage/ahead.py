@@ -32,14 +32,14 @@ from torchpipe.ahead.waiting import end_at_exit, join_all
 from torchpipe.formats.storage.block_cache import CELL_BYTES, BlockCache
 from torchpipe.formats.storage.retrying import RemoteFile, ReopenedFile
 
-__all__ = ["AheadFile", "Budget", "Request", "RequestThreads", "Runs", "budget", "request_threads"]
+__all__ = ["AheadFile", "BytesAhead", "RangeRequest", "RequestThreads", "Runs", "budget", "request_threads"]
 
 THREADS = 8
 PROCESS_BYTES = 256 << 20  # asked for ahead, of all files that are open in a process
 _IDLE_S = 0.2
 
 
-class Request:
+class RangeRequest:
     """The bytes from ``start`` to before ``stop``: to be asked for, then there."""
 
     def __init__(self, start: int, stop: int, fetch: Callable[[int, int], bytes]) -> None:
@@ -133,7 +133,7 @@ class RequestThreads:
         return join_all(list(self._threads), deadline)
 
 
-class Budget:
+class BytesAhead:
     """Bytes that may be asked for ahead, in all. Thread-safe."""
 
     def __init__(self, most: int) -> None:
@@ -155,7 +155,7 @@ class Budget:
 
 
 _threads = RequestThreads()
-_budget = Budget(PROCESS_BYTES)
+_budget = BytesAhead(PROCESS_BYTES)
 
 
 def request_threads() -> RequestThreads:
@@ -163,14 +163,14 @@ def request_threads() -> RequestThreads:
     return _threads
 
 
-def budget() -> Budget:
+def budget() -> BytesAhead:
     """That of this process."""
     return _budget
 
 
 def _begin_anew() -> None:
     global _threads, _budget
-    _threads, _budget = RequestThreads(), Budget(PROCESS_BYTES)
+    _threads, _budget = RequestThreads(), BytesAhead(PROCESS_BYTES)
 
 
 os.register_at_fork(after_in_child=_begin_anew)
@@ -208,9 +208,9 @@ class AheadFile(RemoteFile):
         self._last = 0  # where the last read ended
         self._run = 0  # bytes read in sequence
         self._window = 0  # bytes behind the reader that are asked for
-        self._parts: list[Request] = []  # what goes first stands first
+        self._parts: list[RangeRequest] = []  # what goes first stands first
         self._held = 0  # their bytes
-        self._budget: Budget = budget()
+        self._budget: BytesAhead = budget()
         self._by_ranges = True
 
     @property
@@ -267,7 +267,7 @@ class AheadFile(RemoteFile):
             self._window = min(self._ahead_bytes, 2 * self._window)
         return count
 
-    def _asked(self, offset: int, count: int) -> Request:
+    def _asked(self, offset: int, count: int) -> RangeRequest:
         """The part that holds ``offset``. What is to be read behind it has been asked for as well."""
         limit = self.size if self.stop is None else min(self.size, self.stop)
         if self._run >= _RUN_BYTES and offset < limit:
@@ -288,10 +288,10 @@ class AheadFile(RemoteFile):
             position = more.stop
         return part
 
-    def _holding(self, position: int) -> Request | None:
+    def _holding(self, position: int) -> RangeRequest | None:
         return next((part for part in self._parts if part.start <= position < part.stop), None)
 
-    def _add(self, position: int, until: int, *, needed: bool) -> Request | None:
+    def _add(self, position: int, until: int, *, needed: bool) -> RangeRequest | None:
         """A part from ``position`` on, up to ``until`` at most; None if there is no room for it."""
         start, stop = position, min(until, position + self._part_bytes)
         if self._cache is not None:
@@ -307,7 +307,7 @@ class AheadFile(RemoteFile):
             return None
         if not self._budget.take(count, needed=needed):
             return None
-        part = Request(start, stop, self._fetcher())
+        part = RangeRequest(start, stop, self._fetcher())
         self._parts.append(part)
         self._held += count
         if not needed:
@@ -321,7 +321,7 @@ class AheadFile(RemoteFile):
             return file.fetch
         return lambda start, stop: cache.read_through(key, start, stop, file.fetch)
 
-    def _drop(self, part: Request) -> None:
+    def _drop(self, part: RangeRequest) -> None:
         part.drop()
         self._parts.remove(part)
         self._held -= part.stop - part.start

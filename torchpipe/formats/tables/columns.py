@@ -19,8 +19,17 @@ from torchpipe.compat.packages import needs
 from torchpipe.formats.numbers import given_number, holds
 
 __all__ = [
-    "FORMATS", "RowMaker", "batch_maker", "check_columns", "check_columns_of", "check_fill_null", "check_filter",
-    "check_format", "import_pyarrow", "names_in", "without_views",
+    "FORMATS",
+    "RowMaker",
+    "batch_maker",
+    "check_columns_of",
+    "check_fill_null",
+    "check_filter",
+    "check_format",
+    "checked_columns",
+    "import_pyarrow",
+    "names_in",
+    "without_views",
 ]  # fmt: skip
 
 FORMATS = ("python", "numpy", "torch", "arrow")
@@ -63,7 +72,7 @@ def _plain_type(kind: Any) -> Any:
     return kind
 
 
-def check_columns(columns: object) -> tuple[str, ...] | None:
+def checked_columns(columns: object) -> tuple[str, ...] | None:
     """``columns`` as a tuple. Raises: ValueError unless they are names, each once."""
     if columns is None:
         return None

@@ -36,7 +36,7 @@ from torchpipe.iter import (
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.machine import format_bytes
 from torchpipe.map import TokenFile
-from torchpipe.writing.manifest import Manifest, Shard, ShardNames
+from torchpipe.writing.manifest import Manifest, ShardNames, WrittenShard
 
 __all__ = ["Checked", "check_files"]
 
@@ -181,9 +181,9 @@ def check_files(
     return _joined(files, problems)
 
 
-def _listed(paths: Sequence[str]) -> tuple[dict[str, Shard], list[str]]:
+def _listed(paths: Sequence[str]) -> tuple[dict[str, WrittenShard], list[str]]:
     """(the shards that manifests beside ``paths`` list, by the absolute path that readers are given; problems)."""
-    listed: dict[str, Shard] = {}
+    listed: dict[str, WrittenShard] = {}
     problems = []
     given = set(map(os.path.abspath, paths))
     for folder in sorted({os.path.dirname(path) for path in given}):
@@ -230,7 +230,7 @@ def _kind(path: str) -> str:
     return ending
 
 
-def _examined(given: tuple[str, Shard | None], key: str | None) -> _File:
+def _examined(given: tuple[str, WrittenShard | None], key: str | None) -> _File:
     path, shard = given
     kind = _kind(path)
     made = _File(path)
@@ -252,7 +252,7 @@ def _examined(given: tuple[str, Shard | None], key: str | None) -> _File:
     return made
 
 
-def _compare(made: _File, shard: Shard) -> None:
+def _compare(made: _File, shard: WrittenShard) -> None:
     """With what its manifest says of its files."""
     for each in shard.files:
         path = os.path.join(os.path.dirname(made.path), each.name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from torchpipe.observe.text import NewEvents, Source, spent_s
+from torchpipe.observe.text import FigureSource, NewEvents, spent_s
 from torchpipe.stats import LoaderStats
 
 __all__ = ["Measurement", "Measurements"]
@@ -31,7 +31,7 @@ class Measurement:
 class Measurements:
     """The measurements of one loader. Thread-safe."""
 
-    def __init__(self, loader: Source) -> None:
+    def __init__(self, loader: FigureSource) -> None:
         self._loader = loader
         self._lock = threading.Lock()
         self._last: dict[tuple[str, Labels], float] = {}

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from torchpipe.compat.packages import needs
 from torchpipe.observe.export.figures import Measurements
-from torchpipe.observe.text import NewEvents, Source
+from torchpipe.observe.text import FigureSource, NewEvents
 from torchpipe.stats import LoaderStats
 
 __all__ = ["OpenTelemetryExporter"]
@@ -30,7 +30,7 @@ class OpenTelemetryExporter:
 
     def __init__(
         self,
-        loader: Source,
+        loader: FigureSource,
         *,
         meter_provider: Any = None,
         tracer_provider: Any = None,

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torchpipe.compat.packages import needs
 from torchpipe.observe.export.figures import Measurements
-from torchpipe.observe.text import Source
+from torchpipe.observe.text import FigureSource
 
 __all__ = ["PrometheusExporter"]
 
@@ -33,7 +33,7 @@ class PrometheusExporter:
 
     def __init__(
         self,
-        loader: Source,
+        loader: FigureSource,
         port: int | None = None,
         address: str = "127.0.0.1",
         *,

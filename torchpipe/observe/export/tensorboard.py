@@ -6,7 +6,7 @@ import os
 from typing import Any, Self
 
 from torchpipe.compat.packages import needs
-from torchpipe.observe.text import NewEvents, Source, own_shares
+from torchpipe.observe.text import FigureSource, NewEvents, own_shares
 from torchpipe.stats import LoaderStats
 
 __all__ = ["TensorBoardExporter"]
@@ -21,7 +21,7 @@ class TensorBoardExporter:
     Raises: ImportError without ``tensorboard``.
     """
 
-    def __init__(self, loader: Source, writer: Any, tag: str = "data") -> None:
+    def __init__(self, loader: FigureSource, writer: Any, tag: str = "data") -> None:
         self._loader = loader
         self._tag = tag
         self._owned = isinstance(writer, str | os.PathLike)

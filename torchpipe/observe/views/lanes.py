@@ -20,7 +20,7 @@ from torchpipe.stats import LoaderStats
 if TYPE_CHECKING:
     from torchpipe.loader.observing import Looks
 
-__all__ = ["Trace"]
+__all__ = ["TraceFile"]
 
 _QUARTER_S = 7_889_238  # kineto's ChromeTraceBaseTime: traces count from the begin of such a span since 1970
 _LANE = 0x7470  # a thread number of our own among those of a process
@@ -28,7 +28,7 @@ _LEAST_S = 1e-4
 _COLOURS = {"making": "good", "sending": "vsync_highlight_color", "waits for input": "bad", "waits for data": "bad"}
 
 
-class Trace:
+class TraceFile:
     """Writes until :meth:`close`, or the end of the ``with`` block; without that, until the process ends."""
 
     def __init__(self, loader: Looks, path: str | os.PathLike[str], every_s: float) -> None:

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from torchpipe.observe.text import Source, check_seconds
+from torchpipe.observe.text import FigureSource, check_seconds
 from torchpipe.observe.views.screen import Lines, Notebook, Pace, Screen, drawn, page, progress_line, screen_here
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Watch:
         self.every_s = every_s
         self._weak = weakref.ref(loader)
         self._iterator: Callable[[], Any] | None = None
-        self._figures: Source | None = None  # what knows the figures without these two
+        self._figures: FigureSource | None = None  # what knows the figures without these two
         self.follow(loader, iterator)
         self._kept = None if until_idle else loader
         self._until_idle = until_idle
@@ -78,7 +78,7 @@ class Watch:
 
     def look(self, screen: Screen) -> bool:
         """Take the figures: False if there is no more to watch."""
-        loader: Source | None = self.loader
+        loader: FigureSource | None = self.loader
         iterator = None if self._iterator is None else self._iterator()
         if iterator is not None:
             self._figures = iterator.figures_handle  # as it stands now
