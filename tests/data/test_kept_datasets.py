@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.keeping import LEAVES, draw, order_of, specs
 from tests.keeping import make as make_kept
 from torchpipe import DataLoader
-from torchpipe.errors import StateError
+from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.values import check, kept_of
 
 LENGTH, EPOCHS = 12, 3
@@ -300,6 +301,121 @@ class Shuffles(Base):
         return self.all[: 2 * LENGTH]
 
 
+class Set(Counts):
+    """Its user sets what it gives, and what no state can hold."""
+
+    scale = 1
+
+    def __init__(self) -> None:
+        self.parts = [{"shift": 0}]
+        self.also: Any = None
+
+    def order(self, mine: list[int]) -> list[int]:
+        also = 0 if self.also is None else self.also(7)
+        return [number * self.scale + self.parts[0]["shift"] + also for number in super().order(mine)]
+
+
+class SetOnce(Set):
+    """Its passes change nothing."""
+
+    def order(self, mine: list[int]) -> list[int]:
+        return [number * self.scale + self.parts[0]["shift"] for number in mine]
+
+
+@pytest.mark.parametrize("kind", [Set, SetOnce])
+@pytest.mark.parametrize("stop", [None, 2], ids=["at its end", "cut short"])
+@pytest.mark.parametrize("begun", [False, True], ids=["between", "iter()"])
+def test_L2_what_the_user_has_set_between_two_passes_is_in_a_state(kind: Any, stop: int | None, begun: bool) -> None:
+    def user(dataset: Any) -> None:
+        dataset.scale *= 10
+        dataset.parts[0]["shift"] += 1
+        dataset.parts.append(dataset.parts[0])
+
+    dataset = kind()
+    loader = DataLoader(dataset, 2, collate_fn=list)
+    for _ in islice(loader, stop):
+        pass
+    loader.set_epoch(1)
+    user(dataset)
+    batches = iter(loader) if begun else None
+    state = loader.state_dict()
+    wanted = [list(loader if batches is None else batches), list(loader)]
+    for number, workers in enumerate((0, 0, 1)):
+        again = kind()
+        with DataLoader(again, 2, collate_fn=list, num_workers=workers) as other:
+            if number == 1:
+                list(other), user(again)
+            other.load_state_dict(state)
+            assert [list(other) for _ in wanted] == wanted, workers
+        if not workers:
+            assert again.parts[0] is again.parts[1]
+    loader.load_state_dict(state)
+    assert [list(loader), list(loader)] == wanted
+
+
+def test_L2_what_no_state_can_hold_is_used_all_the_same() -> None:
+    dataset = Set()
+    loader = DataLoader(dataset, None)
+    first = sorted(loader)
+    dataset.also = lambda number: number
+    assert sorted(loader) == [number + 7 for number in first]
+
+
+class Itself(IterableDataset[int]):
+    """Is its own iterator, and begins anew with each ``iter()``."""
+
+    at = 0
+    closed = False
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        assert not self.closed
+        self.at += 1
+        if self.at > 5:
+            raise StopIteration
+        return self.at
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ItselfByItsEnd(Itself):
+    """Begins anew because it has ended."""
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        try:
+            return super().__next__()
+        except StopIteration:
+            self.at = 0
+            raise
+
+
+@pytest.mark.parametrize("kind", [Itself, ItselfByItsEnd])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+def test_L2_a_dataset_that_is_its_own_iterator(kind: Any, options: dict[str, Any]) -> None:
+    more = {"batch_size": 2, "collate_fn": list, **options}
+    theirs = TorchDataLoader(kind(), **more)
+    with DataLoader(kind(), **more) as loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        for _ in range(2):
+            assert [*loader] == [*theirs] == [[1, 2], [3, 4], [5]]
+        batches = iter(loader)
+        next(batches)
+        if options:
+            os.kill(loader.worker_pids()[0], signal.SIGKILL)
+        state, rest = loader.state_dict(), [*batches]
+        assert rest == [[3, 4], [5]]
+        with DataLoader(kind(), **more) as resumed:
+            resumed.load_state_dict(state)
+            assert [*resumed, *resumed] == [*rest, *loader]
+
+
 def test_L7_data_that_are_shuffled_in_place_are_told() -> None:
     loader = make(Shuffles, "in process")
     states = [loader.state_dict() for _ in loader][-1:]
@@ -442,6 +558,18 @@ class Shares(Base):
     def order(self, mine: list[int]) -> list[int]:
         self.seen += mine[:1]
         return mine
+
+
+def test_what_the_user_sets_between_two_epochs_reaches_threads() -> None:
+    dataset = SetOnce()
+    with DataLoader(dataset, None, num_workers=2, worker_method="thread") as loader:
+        for scale in (1, 2, 3):
+            dataset.scale, dataset.parts = scale, [{"shift": scale}]
+            loader.load_state_dict(loader.state_dict())
+            assert sorted(loader) == [number * scale + scale for number in range(LENGTH)]
+        dataset.parts[0]["shift"] = 7
+        with pytest.raises(ValueError, match=r"SetOnce.parts\[0\], which all share, has been changed"):
+            iter(loader)
 
 
 def test_L7_threads_refuse_what_they_would_share() -> None:

@@ -97,7 +97,7 @@ class LocalFailure(Failure):
     def __init__(self, error: Exception) -> None:
         self.error = error
         if isinstance(error, StopIteration):  # from next() it would end the loop in silence
-            self.error = RuntimeError(f"the dataset raised StopIteration: {error}")
+            self.error = RuntimeError(f"the dataset or collate_fn raised StopIteration, which is no end: {error}")
             self.error.__cause__ = error
             for note in getattr(error, "__notes__", ()):
                 self.error.add_note(note)

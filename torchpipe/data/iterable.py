@@ -47,7 +47,11 @@ __all__ = [
 
 
 class _Source(IterableWrapper[Any]):
-    """The dataset as a node."""
+    """The dataset as a node. Each pass asks it for an iterator, which may be the dataset itself."""
+
+    def __init__(self, dataset: Any, deepcopy: bool = True) -> None:
+        super().__init__(dataset, deepcopy)
+        self._once = None
 
     @property
     def node_title(self) -> str:

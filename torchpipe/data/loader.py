@@ -77,7 +77,7 @@ from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import as_text
 from torchpipe.stats.tracing import measures_by_default
-from torchpipe.values import put
+from torchpipe.values import Looked, put
 
 __all__ = ["DataLoader"]
 
@@ -240,6 +240,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
+        self._shared: Looked | None = None  # an iterable dataset that threads share, as the epoch before found it
         self._carried = Carried()
         self._last_samplers = Samplers(self._present_sampler, self.generator, keeps_seed=self.persistent_workers)
         self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used
@@ -719,7 +720,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_ranks", "_observed", "driver", "_windows")))
+        kept.update(dict.fromkeys(("_pool", "_shared", "_ranks", "_observed", "driver", "_windows")))
         return kept
 
     def __copy__(self) -> Self:

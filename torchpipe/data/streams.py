@@ -15,6 +15,7 @@ from torchpipe.data import processes, threads
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
 from torchpipe.data.nodes import InitWorker
+from torchpipe.data.order.between_epochs import lanes_now
 from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, ranks_of
 from torchpipe.errors import StateError
@@ -109,6 +110,8 @@ def put_dataset(loader: DataLoader[Any], loaded: Position) -> None:
     if kept is None:
         return
     put(kept, [], compares=False)  # the state says which data there are
+    if not workers:
+        kept.closed = encode([])
     stream = (loaded.batches or {}).get("stream")
     begins = loader._carried.lanes if stream is None else Rotation.from_state(stream, shards).cursors
     with suppress(StateError), refusing_misfits("the dataset"):  # of another dataset: iter() says so
@@ -119,7 +122,11 @@ def put_dataset(loader: DataLoader[Any], loaded: Position) -> None:
 
 def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
     """The position before the first batch, where the epoch before has left something in the workers' datasets."""
-    lanes = loader._carried.lanes
+    lanes, kept = lanes_now(loader), loader._samplers.dataset
+    if kept is not None and kept.closed is not None:
+        now = encode(kept.now())
+        kept.told &= now == kept.closed
+        kept.closed = now  # it stands there, with what cannot be taken down
     if lanes is None:
         return None
     return Rotation(tuple(lanes), tuple(range(len(lanes))), 0).to_state()

@@ -350,17 +350,18 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
 
 def _what_goes_on(loader: DataLoader[Any], dataset: Any) -> str | None:
     """The part of the dataset that threads would share, and that does not stay the same, in words; None if none."""
-    samplers = loader._samplers
-    samplers.dataset = kept = samplers.dataset or kept_of(dataset)
+    before, kept = loader._shared, kept_of(dataset)
     kind = type(dataset).__name__
     generators = kept.generators()
     if generators:
         return f"this {kind} has a random generator ({generators[0]}), from which all would draw: draw from " + (
             "get_worker_info().rng"
         )
-    changed = kept.changed()
+    # The attributes of the dataset itself are each thread's own: what the user sets between two epochs counts
+    changed = [] if before is None else before.changed_in_place(except_for={id(dataset)})
     if changed:
-        return f"{changed[0]}, which all share, has been changed since the loader was first iterated"
+        return f"{changed[0]}, which all share, has been changed since the epoch before began"
+    loader._shared = kept
     return None
 
 

@@ -46,7 +46,18 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs", "announce_leading", "assumed_at", "behind"]
+__all__ = [
+    "Chunk",
+    "InitFn",
+    "Keep",
+    "ResetFn",
+    "Shard",
+    "ShardGraphs",
+    "announce_leading",
+    "assumed_at",
+    "beginning",
+    "behind",
+]
 
 T = TypeVar("T")
 
@@ -88,6 +99,11 @@ class Keep(Protocol):
 
     def extend(self, items: list[Any], made: Iterable[Any]) -> None:
         """Append to ``items`` what is held of those that are ``made``. An exception leaves those before it."""
+
+
+def beginning(assumptions: list[Any]) -> bytes:
+    """The start of a pass in which nodes are taken to have ``[node_id, values]``."""
+    return encode({REPLAYS: [], _ASSUMPTIONS: assumptions, "iterator": Cursor().to_state()})
 
 
 def behind(left: Cursor, seed: int, epoch: int, *, ended: bool) -> Cursor:
@@ -392,8 +408,7 @@ class Shard:
         found = [(node, node.assumption()) for node in nodes if goes_on(node)]
         if self._context is None or not any(assumption for _, assumption in found):
             return None
-        assumptions = [[self._context.node_id(node), assumption] for node, assumption in found]
-        return encode({REPLAYS: [], _ASSUMPTIONS: assumptions, "iterator": Cursor().to_state()})
+        return beginning([[self._context.node_id(node), assumption] for node, assumption in found])
 
     def _check_replay(self, count: int, last: Any, check: Any) -> None:
         if count and checksum_of(last) != check:

@@ -340,6 +340,6 @@ class _IterableIterator(NodeIterator[T]):
     def close(self) -> None:
         super().close()
         close = getattr(self._iterator, "close", None)
-        if close is not None and self.node._once is None:
+        if close is not None and self._iterator is not self._iterable:
             close()
         self._iterator = None

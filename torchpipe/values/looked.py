@@ -237,10 +237,6 @@ class Looked:
         """The paths of random generators."""
         return [node.path() for node in self.look().values() if isinstance(node.value, GENERATORS)]
 
-    def changed(self) -> list[str]:
-        """The paths of objects that have changed."""
-        return [node.path() for node in self.look().values() if not self.is_unchanged(node)]
-
     def changed_in_place(self, *, except_for: Collection[int]) -> list[str]:
         """The paths of objects that were there and are not as they were, but for those with these ids."""
         return [

@@ -14,10 +14,10 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.order.samplers import MOST_SEED, RolloverBatchSampler, load_into, stands_at
 from torchpipe.data.order.sampling import check_sampler_position
 from torchpipe.errors import StateMismatchError
-from torchpipe.execution.shard import announce_leading
+from torchpipe.execution.shard import announce_leading, beginning
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
-from torchpipe.state import Cursor
+from torchpipe.state import Cursor, encode
 from torchpipe.state.flat import MAX_SHARDS, damaged, shown
 from torchpipe.values import kept_of
 
@@ -32,9 +32,13 @@ __all__ = [
     "forget",
     "keep_division",
     "keep_start",
+    "lanes_now",
     "restore",
     "take_back",
 ]
+
+
+_NUMBER = 1  # in its graph, of the node that says how the dataset stands: the next one after it
 
 
 @dataclass(frozen=True)
@@ -81,13 +85,21 @@ def between_epochs(loader: DataLoader[Any], *, begun: bool, under_way: bool = Fa
     if dataset is not None:
         with unsure:
             state["dataset"] = copy.deepcopy(dataset.state_dict())
-    if carried.lanes is not None and not under_way:
-        state["lanes"] = [cursor.to_state() for cursor in carried.lanes]
+    if not under_way and (lanes := lanes_now(loader)) is not None:
+        state["lanes"] = [cursor.to_state() for cursor in lanes]
     if loader._is_iterable:
         state["division"] = list(loader._division)
     elif is_stateful(loader.dataset) or loader.worker_seeding == "torch":
         state["workers"] = loader.num_workers  # what is made of a sample depends on their number
     return state
+
+
+def lanes_now(loader: DataLoader[Any]) -> list[Cursor] | None:
+    """The starts of the next pass: with what the user has set, since the last one, in a dataset of this process."""
+    kept, lanes = loader._samplers.dataset, loader._carried.lanes
+    if kept is None or kept.closed is None or encode(now := kept.now()) == kept.closed:
+        return lanes
+    return [Cursor(beginning([[_NUMBER, now]]), 0, 0)]
 
 
 def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
