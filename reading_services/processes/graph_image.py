@@ -32,7 +32,7 @@ from torchpipe.compat.multiprocessing_private import CONNECTION, SCALAR, is_shar
 from torchpipe.state.pickling import ImagePickler, Reducers, reduce_memmap
 from torchpipe.state.shared_list import Spans, dump_with_buffers, load_mapped, write_file
 
-__all__ = ["GraphImage", "PassingPickler", "passed_on"]
+__all__ = ["GraphImage", "PassingPickler"]
 
 _KINDS = (
     synchronize.SemLock,
@@ -78,7 +78,7 @@ def _take(number: int) -> Any:
 
 
 @contextmanager
-def passed_on(values: Sequence[Any]) -> Iterator[None]:
+def _passed_on(values: Sequence[Any]) -> Iterator[None]:
     """Within: what a pickle of :class:`PassingPickler` is loaded with."""
     global _present
     before, _present = _present, values
@@ -134,7 +134,7 @@ class GraphImage:
         """The parts, new ones. Arrays and tensors can be written to if they could be before; nobody else sees it."""
         if self._inherited is not None:
             return self._inherited
-        with passed_on(self._passing):
+        with _passed_on(self._passing):
             return load_mapped(self._fd, self._positions) if self._positions else pickle.loads(self._body)
 
     def close(self) -> None:

@@ -85,7 +85,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SHARED",
-    "THREAD_NAME",
     "ThreadReadingService",
     "ThreadShards",
     "ThreadWorkers",
@@ -95,7 +94,7 @@ __all__ = [
     "iterable_service",
 ]
 
-THREAD_NAME = "DataLoader worker thread"
+_THREAD_NAME = "DataLoader worker thread"
 SHARED = (
     "all worker threads draw from it, in any order: batches are not reproducible. Draw from get_worker_info().rng, "
     "which is seeded for each batch, or use worker processes"
@@ -173,7 +172,7 @@ class WorkerStart:
             if not isinstance(error, Exception):
                 raise
             note = "torchpipe: raised by worker_init_fn"
-            raise Failure(error, f"in {THREAD_NAME} {self.worker}", note).error from None
+            raise Failure(error, f"in {_THREAD_NAME} {self.worker}", note).error from None
         return thread_info.leave
 
 
@@ -211,7 +210,7 @@ class _Maker:
             self._fetch.explain(error, number, indices)
             worker = self._beginning.worker
             note = f"torchpipe: in worker {worker} (thread {threading.current_thread().name!r})"
-            return Failure(error, f"in {THREAD_NAME} {worker}", note)
+            return Failure(error, f"in {_THREAD_NAME} {worker}", note)
 
 
 class ThreadWorkers:
@@ -220,7 +219,7 @@ class ThreadWorkers:
     def __init__(self, fetch: Fetch, beginnings: Sequence[WorkerStart], *, window: int) -> None:
         self._times = ThreadTimes(len(beginnings))
         self._makers = [_Maker(fetch, beginning, self._times) for beginning in beginnings]
-        self._threads = CallThreads(THREAD_NAME, [maker.begin for maker in self._makers])
+        self._threads = CallThreads(_THREAD_NAME, [maker.begin for maker in self._makers])
         self._window = max(1, window)
         self._assigned = [deque[Any]() for _ in beginnings]  # and not begun
         self._made = [deque[Call[Any]]() for _ in beginnings]  # in the making, or made and not pulled
@@ -436,7 +435,9 @@ class ThreadReadingService(ShardedReadingService):
             self._measured().follow(shard)
             producers[lane] = _Producer(shard, cursor, start, generators[thread], partial(self._times.during, thread))
         begins = [partial(beginning, drawn) for beginning, drawn in zip(self._beginnings, generators)]
-        return ThreadShards(producers, CallThreads(THREAD_NAME, begins), window=self._window, timeout_s=self._timeout_s)
+        return ThreadShards(
+            producers, CallThreads(_THREAD_NAME, begins), window=self._window, timeout_s=self._timeout_s
+        )
 
 
 class _Producer:
@@ -482,7 +483,7 @@ class _Producer:
         chunk = shard.produce(1)
         if isinstance(chunk.error, Exception):
             note = f"torchpipe: in worker {self.number}"
-            chunk.error = Failure(chunk.error, f"in {THREAD_NAME} {self.number}", note).error
+            chunk.error = Failure(chunk.error, f"in {_THREAD_NAME} {self.number}", note).error
         return chunk
 
     def close(self) -> None:

@@ -31,14 +31,11 @@ from torch.nn.utils.rnn import PackedSequence
 from torchpipe.compat.torch_private import WITHOUT_OVERRIDES
 
 __all__ = [
-    "PLAIN",
     "Kind",
     "Part",
-    "changed_copy",
     "children",
     "is_wrapper",
     "kind_of",
-    "parts_of",
     "path_of",
     "replace_arrays",
     "replace_tensors",
@@ -49,7 +46,7 @@ __all__ = [
 
 Part: TypeAlias = tuple[Any, str, Any]  # its key, how a path names it, the part
 
-PLAIN = (int, float, complex, bool, str, bytes, type(None))
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 _BARE = (list, tuple, dict, set, frozenset, deque)
 _OPAQUE = (
@@ -66,7 +63,7 @@ class _Attribute(str):
 
 def children(value: Any) -> Iterator[Part]:
     """The items of a container, or the attributes of another object."""
-    if type(value) in PLAIN:
+    if type(value) in _PLAIN:
         return
     if isinstance(value, np.ndarray):
         for index, item in enumerate(value.flat if value.dtype == object else ()):
@@ -94,7 +91,7 @@ def children(value: Any) -> Iterator[Part]:
             yield name, f".{name}", item
 
 
-def parts_of(value: Any) -> Iterator[Part]:
+def _parts_of(value: Any) -> Iterator[Part]:
     """The children, and the attributes that a subclass of a container has besides."""
     yield from children(value)
     if type(value) not in _BARE and _is_container(value):
@@ -132,7 +129,7 @@ def _slots(kind: Any) -> tuple[str, ...]:
     )
 
 
-def changed_copy(value: Any, new: list[tuple[Any, Any]], where: str) -> Any:
+def _changed_copy(value: Any, new: list[tuple[Any, Any]], where: str) -> Any:
     """A copy of ``value`` that has ``new`` for its parts, by their keys. No constructor runs, where that is possible.
 
     Raises: TypeError, naming ``where``, if the copy does not come to hold them.
@@ -146,7 +143,7 @@ def changed_copy(value: Any, new: list[tuple[Any, Any]], where: str) -> Any:
             _set_attribute(made, name, item)
         if type(value) in _BARE:
             return made
-        held = {id(item) for _, _, item in parts_of(made)}
+        held = {id(item) for _, _, item in _parts_of(made)}
         if type(made) is type(value) and all(id(item) in held for _, item in new):
             return made
         trouble = "a copy of it keeps the old ones"
@@ -255,15 +252,15 @@ class _Survey:
     def _look(self, value: Any, where: str) -> None:
         if isinstance(value, self._kind):
             self.leaves.setdefault(id(value), (value, where))
-        elif type(value) not in PLAIN and id(value) not in self.parts:
-            parts = list(parts_of(value))
+        elif type(value) not in _PLAIN and id(value) not in self.parts:
+            parts = list(_parts_of(value))
             self.parts[id(value)] = value, parts
             for _, name, part in parts:
-                if type(part) not in PLAIN:
+                if type(part) not in _PLAIN:
                     self._look(part, where + name)
             if isinstance(value, Mapping):
                 for key in value:
-                    if type(key) not in PLAIN and _Survey(key, self._kind).leaves:
+                    if type(key) not in _PLAIN and _Survey(key, self._kind).leaves:
                         self.keys.append(where)
 
 
@@ -325,7 +322,7 @@ def _rebuilt(
     if identity in inside:
         inside[identity] = True
         return value
-    if type(value) in PLAIN or identity not in parts:
+    if type(value) in _PLAIN or identity not in parts:
         return value
     inside[identity] = False
     new = [(key, _rebuilt(part, where + name, made, parts, inside)) for key, name, part in parts[identity][1]]
@@ -338,7 +335,7 @@ def _rebuilt(
             f"{where}, of type {type(value).__name__}, contains itself and tensors: no copy can be made of it with "
             "other tensors. Take the reference to itself out in a map() before to_device()"
         )
-    made[identity] = changed_copy(value, new, where)
+    made[identity] = _changed_copy(value, new, where)
     return made[identity]
 
 

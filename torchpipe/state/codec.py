@@ -157,7 +157,7 @@ class _Unpicklable(Exception):
 def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
     """Plain data -> bytes, an independent copy of ``value``.
 
-    Kept exactly: what ``kinds`` and ``named`` list (numbers, text, bytes, containers, dates, paths, CPU tensors, arrays
+    Kept exactly: what ``kinds`` lists (numbers, text, bytes, containers, dates, paths, CPU tensors, arrays
     ...), nested. Other objects are stored as opaque pickles, and noted; ``locate`` tells which node holds the type.
 
     Raises: StateError when an object cannot even be pickled (an open file, say), is a tensor of an autograd graph, or

@@ -38,7 +38,6 @@ __all__ = [
     "copy_items",
     "entries_of",
     "holds_mutable",
-    "members_of",
     "separated",
     "used_up_in",
     "walk_parts",
@@ -238,7 +237,7 @@ def entries_of(value: Any) -> tuple[int, Iterable[Any]]:
     return 0, ()
 
 
-def members_of(kind: type) -> list[tuple[str, Any]]:
+def _members_of(kind: type) -> list[tuple[str, Any]]:
     """The slots of a class, and of those that it is derived from, by their names."""
     found = _members.get(kind)
     if found is None:
@@ -259,7 +258,7 @@ def attributes_of(value: Any) -> list[tuple[str, Any]]:
     except Exception:  # it has none, or is a proxy of what is not there
         own = None
     held = list(own.items()) if type(own) is dict else []
-    for name, member in members_of(type(value)):
+    for name, member in _members_of(type(value)):
         try:
             held.append((name, member.__get__(value)))
         except AttributeError:  # it is not set

@@ -3,7 +3,7 @@
 A run of w ranks with s shards each has w * s shards: shard j of rank r is number ``r + w * j`` among them. The one
 state is that of a single process with so many shards, so it is free of ranks, and any number of them can take it up: of
 4 shards on 6 ranks, ranks 0, 2 and 4 host shards 0 and 2, and each has the state of "rank 0 of 2". Within a position,
-the merges of shards (``rotation``) are what can be joined and dealt; what lies over them (a device stage, functions
+the merges of shards (``Rotation``) are what can be joined and dealt; what lies over them (a device stage, functions
 without state) has no position of its own.
 
 Each shard's state under a name of its own, saved by the rank that hosts it; and a rank's state, of its shards'.
@@ -29,10 +29,8 @@ __all__ = [
     "deal",
     "delivered_position",
     "is_of_agreement",
-    "joined_position",
     "merge",
     "shard_states",
-    "with_rotations",
 ]
 
 _SAME = ("fingerprint", "seed", "epoch", "num_shards", "world_size")
@@ -77,7 +75,7 @@ def merge(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             "saved it, or begin a run with total_shards=..., which divides among all shards alike"
         )
     shards = parts[0].numbers["num_shards"]
-    position = joined_position([part.position for part in parts], shards)
+    position = _joined_position([part.position for part in parts], shards)
     delivered = sum(part.numbers["delivered"] - _repeated(part.position) for part in parts)
     if position is not None and Rotation.is_one(position):
         delivered = sum(position["counts"])
@@ -112,7 +110,7 @@ def _check_together(states: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def joined_position(positions: list[Position | None], shards: int) -> Position | None:
+def _joined_position(positions: list[Position | None], shards: int) -> Position | None:
     """The position of all ranks; None if none of them has begun."""
     if all(position is None for position in positions):
         return None
@@ -130,7 +128,7 @@ def joined_position(positions: list[Position | None], shards: int) -> Position |
     if any(len(part) != merges for part in parts):
         raise damaged("its ranks have different numbers of branches")
     joined = iter([Rotation.joined(branch) for branch in zip(*parts)])
-    return with_rotations(delivered_position(template), lambda _: next(joined))
+    return _with_rotations(delivered_position(template), lambda _: next(joined))
 
 
 def is_of_agreement(position: Position | None) -> bool:
@@ -169,7 +167,7 @@ def deal(position: Position, shards: int, ranks: int) -> tuple[list[Position], l
     parts = []
     for rank in range(ranks):
         branches = iter([branch[rank] for branch in parts_of_ranks])
-        parts.append(with_rotations(position, lambda _, branches=branches: next(branches)))  # type: ignore[misc]
+        parts.append(_with_rotations(position, lambda _, branches=branches: next(branches)))  # type: ignore[misc]
     return parts, [sum(counts[rank::ranks]) for rank in range(ranks)]
 
 
@@ -180,13 +178,13 @@ def _rotations(position: Position, shards: int) -> list[Rotation]:
         found.append(Rotation.from_state(state, shards))
         return found[-1]
 
-    with_rotations(position, note)
+    _with_rotations(position, note)
     if not found:
         raise damaged("its position has no shards")
     return found
 
 
-def with_rotations(position: Position, change: Callable[[Position], Rotation], depth: int = 0) -> Position:
+def _with_rotations(position: Position, change: Callable[[Position], Rotation], depth: int = 0) -> Position:
     """``position`` with other merges of shards in it, and no cursor over them."""
     if depth > _MOST_LEVELS:
         raise damaged("its position is nested too deep")
@@ -203,7 +201,7 @@ def with_rotations(position: Position, change: Callable[[Position], Rotation], d
         inner = decode(cursor.snapshot, keep_opaque=True)
         if type(inner) is not dict:
             raise damaged("a snapshot in it is no position")
-        return with_rotations(inner, change, depth + 1) | beside
+        return _with_rotations(inner, change, depth + 1) | beside
     inputs = position.get("inputs")
     own = position.keys() - {"inputs", *_BESIDE}
     if own or type(inputs) is not list or not all(type(item) is dict for item in inputs):
@@ -212,7 +210,7 @@ def with_rotations(position: Position, change: Callable[[Position], Rotation], d
             "holds or counts what the shards of one rank have given, and that cannot be dealt to others. Move it "
             "before to_device(), where it runs within a shard, or keep the number of ranks, and each rank's own state"
         )
-    return {"inputs": [with_rotations(item, change, depth + 1) for item in inputs], **beside}
+    return {"inputs": [_with_rotations(item, change, depth + 1) for item in inputs], **beside}
 
 
 def _name(shard: int, total: int) -> str:
@@ -231,7 +229,7 @@ def shard_states(state: Mapping[str, Any], step: int) -> dict[str, bytes]:
     positions: list[dict[str, Any] | None] = [None] * shards
     counts = [0] * shards
     if whole.position is not None:
-        plain = with_rotations(delivered_position(whole.position), lambda part: Rotation.from_state(part, shards))
+        plain = _with_rotations(delivered_position(whole.position), lambda part: Rotation.from_state(part, shards))
         parts, counts = deal(plain, shards, shards)
         positions = [*parts]
     saved = {"ranks": world, "step": step}
@@ -283,7 +281,7 @@ class HostedShards:
             if len(values) > 1:
                 summaries = "" if what == "graph" else f" ({', '.join(map(shown, sorted(values)))})"
                 raise _mixed(f"the {what} of shards differs{summaries}")
-        position = joined_position([state.position for state in states], 1)
+        position = _joined_position([state.position for state in states], 1)
         counts: list[int] = []
         if position is not None:
 
@@ -292,7 +290,7 @@ class HostedShards:
                 counts.append(sum(rotation.counts))
                 return rotation
 
-            with_rotations(position, note)
+            _with_rotations(position, note)
         return cls(
             rank=rank,
             ranks=ranks,
@@ -326,7 +324,7 @@ class HostedShards:
                 most = max(sum(item["counts"][branch : branch + 1]) for item in summaries)
                 return replace(Rotation.from_state(part, len(part["shards"])), items_behind=most - self.counts[branch])
 
-            position = with_rotations(position, with_items_behind)
+            position = _with_rotations(position, with_items_behind)
         total = self.whole.numbers["world_size"]
         numbers = {
             "rank": self.rank,

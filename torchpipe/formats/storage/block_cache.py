@@ -37,8 +37,6 @@ from typing import Any
 from torchpipe.node.validate import check_count
 
 __all__ = [
-    "AHEAD_BYTES",
-    "BLOCK_BYTES",
     "CELL_BYTES",
     "BlockCache",
     "Reading",
@@ -49,7 +47,7 @@ __all__ = [
 CELL_BYTES = 1 << 20  # of a remote file
 _FOLDER = "torchpipe-blocks"
 _HEADER = struct.Struct("<4sIQ")
-BLOCK_BYTES = _HEADER.size + CELL_BYTES  # on disk, at most
+_BLOCK_BYTES = _HEADER.size + CELL_BYTES  # on disk, at most
 _MARK = b"TPB1"
 _NAME = re.compile(r"[0-9a-f]{60}\.block")
 _NEW = ".new"
@@ -222,7 +220,7 @@ def _set_total(lock: int, total: int) -> None:
     os.pwrite(lock, f"{total:<39}\n".encode(), 0)
 
 
-AHEAD_BYTES = 32 << 20
+_AHEAD_BYTES = 32 << 20
 _OURS = ("ahead_bytes", "cache_dir", "cache_bytes")
 
 
@@ -231,7 +229,7 @@ class Reading:
     """``ahead_bytes``: at most so many of each open file are asked for before they are read; ``cache``: where blocks
     are kept on disk, if they are."""
 
-    ahead_bytes: int = AHEAD_BYTES
+    ahead_bytes: int = _AHEAD_BYTES
     cache: BlockCache | None = None
 
 
@@ -241,7 +239,7 @@ def split_options(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], Re
     ours = {name: rest.pop(name) for name in _OURS if name in rest}
     if not ours:
         return rest, Reading()
-    ahead_bytes = check_count("ahead_bytes", ours.get("ahead_bytes", AHEAD_BYTES), at_least=0)
+    ahead_bytes = check_count("ahead_bytes", ours.get("ahead_bytes", _AHEAD_BYTES), at_least=0)
     folder, cache_bytes = ours.get("cache_dir"), ours.get("cache_bytes")
     if (folder is None) != (cache_bytes is None):
         raise ValueError(
@@ -255,8 +253,8 @@ def split_options(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], Re
     if not os.fspath(folder) or "://" in os.fspath(folder):
         raise ValueError(f"cache_dir must be a folder on a local disk, got {folder!r:.100}")
     most = check_count("cache_bytes", cache_bytes, at_least=0)
-    if most < BLOCK_BYTES:
-        raise ValueError(f"cache_bytes={most} would hold nothing: files are kept in blocks of {BLOCK_BYTES} bytes")
+    if most < _BLOCK_BYTES:
+        raise ValueError(f"cache_bytes={most} would hold nothing: files are kept in blocks of {_BLOCK_BYTES} bytes")
     return rest, Reading(ahead_bytes, BlockCache.at(os.fspath(folder), most))
 
 

@@ -34,7 +34,6 @@ from torchpipe.formats.storage.block_cache import split_options
 from torchpipe.formats.storage.retrying import DEFAULT_RETRIES, ReopenedFile, attempt, can_seek_back, is_transient
 
 __all__ = [
-    "BUFFER_BYTES",
     "FILES",
     "Beginning",
     "OpenedAhead",
@@ -44,7 +43,6 @@ __all__ = [
     "file_system",
     "is_there",
     "open_url",
-    "taken_ahead",
     "write_url",
 ]
 
@@ -271,13 +269,13 @@ class OpenedAhead:
         self.prepare(())
 
 
-def taken_ahead(url: str, options: Mapping[str, Any] | None) -> AheadFile | None:
+def _taken_ahead(url: str, options: Mapping[str, Any] | None) -> AheadFile | None:
     """The file at ``url``, if it was opened ahead for who calls this."""
     offers = _offers.get()
     return None if offers is None or (offers.options or {}) != (options or {}) else offers.take(url)
 
 
-BUFFER_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 18
 _TEXT = ("encoding", "errors", "newline")
 
 
@@ -288,12 +286,12 @@ def open_url(
     options: Mapping[str, Any] | None = None,
     open_options: Mapping[str, Any] | None = None,
     retries: int = DEFAULT_RETRIES,
-    buffer_bytes: int = BUFFER_BYTES,
+    buffer_bytes: int = _BUFFER_BYTES,
 ) -> Any:
     """An open stream of the file at ``url``: buffered, and able to seek, where it is read.
 
-    ``options`` are those of the file system, and torchpipe's three (``storage/options.py``); ``open_options`` those of
-    its ``open``, and for text ``encoding``, ``errors`` and ``newline``.
+    ``options`` are those of the file system, and torchpipe's three (``block_cache``); ``open_options`` those of its
+    ``open``, and for text ``encoding``, ``errors`` and ``newline``.
     """
     rest = dict(open_options or {})
     if set(mode) - set("rbt"):
@@ -302,7 +300,7 @@ def open_url(
     text = {name: rest.pop(name) for name in _TEXT if name in rest}
     raw: io.RawIOBase | None = None
     if rest.items() <= {("cache_type", "none")}:
-        raw = taken_ahead(url, options)
+        raw = _taken_ahead(url, options)
     if raw is None:
         raw = RemoteSource(url, options, rest, retries).opened()
     binary = io.BufferedReader(raw, buffer_bytes)

@@ -21,7 +21,7 @@ from torchpipe.errors import StateError
 
 __all__ = [
     "Remembered", "Stamp", "Stamps", "StreamWrapper", "can_seek", "change_of", "check_stamp", "close_stream",
-    "close_stream_after_parts", "close_streams", "identity_of", "keep_newlines", "local_stamp", "seen_of", "stamp_of",
+    "close_stream_after_parts", "close_streams", "identity_of", "keep_newlines", "local_stamp", "stamp_of",
     "wrap_stream",
 ]  # fmt: skip
 
@@ -138,7 +138,7 @@ def check_stamp(name: str, saved: Any, stamp: Stamp | None) -> None:
         raise StateError(f"{name} has changed since the state was saved: {change}. Restore it, or begin the epoch anew")
 
 
-def seen_of(file: Any) -> tuple[int, ...] | None:
+def _seen_of(file: Any) -> tuple[int, ...] | None:
     """Numbers that change wherever a local file is replaced or written to; None for another file."""
     try:
         found = os.fstat(file.fileno())
@@ -156,7 +156,7 @@ class Stamps:
 
     def check(self, path: str, file: Any) -> Stamp | None:
         """The stamp of ``file``, which is open. Raises: ValueError unless it is the one that ``path`` had at first."""
-        seen = seen_of(file)
+        seen = _seen_of(file)
         if seen is not None and seen == self._seen.get(path):
             return self._stamps[path]
         stamp = self.compare(path, stamp_of(file))
@@ -179,7 +179,7 @@ T = TypeVar("T")
 
 def identity_of(file: Any, stamp: Stamp | None) -> object:
     """The identity of an open file: another one wherever this process finds other content; None if nobody can tell."""
-    return None if stamp is None or stamp[1] is None else (stamp, seen_of(file))
+    return None if stamp is None or stamp[1] is None else (stamp, _seen_of(file))
 
 
 class Remembered(Generic[T]):

@@ -1,6 +1,6 @@
 """Tables in files that hold them in blocks of rows, read row by row or batch by batch from any row on.
 
-``parquet`` and ``arrow`` say what a block is: a row group, a record batch.
+The formats say what a block is: a row group, a record batch.
 
 Arrow files of both kinds, record batch by record batch; imports pyarrow when used.
 

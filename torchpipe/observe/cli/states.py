@@ -1,7 +1,7 @@
 """Loader states in files: found, shown and compared. Nothing that is in a file is run.
 
-A file is read by ``torch.load(weights_only=True)``, or as JSON, a folder of torch.distributed.checkpoint by
-``dcp_folder``, and a state by its own codec, without pickles.
+A file is read by ``torch.load(weights_only=True)``, or as JSON, a folder of torch.distributed.checkpoint as
+is said below, and a state by its own codec, without pickles.
 
 The values other than tensors in a torch.distributed.checkpoint, without process groups. Nothing of it is run.
 
@@ -26,7 +26,7 @@ import torch
 from torchpipe.errors import StateError
 from torchpipe.state import Cursor, decode, from_text, inspect
 
-__all__ = ["State", "as_data", "differences", "read_folder", "read_states", "shown"]
+__all__ = ["State", "as_data", "differences", "read_states", "shown"]
 
 _METADATA = ".metadata"
 
@@ -50,7 +50,7 @@ class _InertUnpickler(pickle.Unpickler):
         return _Inert
 
 
-def read_folder(folder: Path) -> dict[str, Any]:
+def _read_folder(folder: Path) -> dict[str, Any]:
     """The values in ``folder`` that are no tensors, nested as they were saved; of what is not data alone, None.
 
     Raises: StateError for a folder that is no such checkpoint, or damaged.
@@ -120,7 +120,7 @@ def read_states(file: str) -> dict[str, State]:
     Raises: StateError if there is none, or the file is not data alone; OSError if it cannot be read.
     """
     path = Path(file)
-    found = dict(_find(read_folder(path) if path.is_dir() else _read(path), ""))
+    found = dict(_find(_read_folder(path) if path.is_dir() else _read(path), ""))
     if not found:
         raise StateError(
             f"no state of a torchpipe loader in {file}: it should hold what loader.state_dict() returned, anywhere in "

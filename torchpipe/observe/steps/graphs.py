@@ -50,7 +50,7 @@ from torchpipe.node.users_code import node_runs_users_code
 from torchpipe.observe.steps.rows import Rows, rows_in, wanted_steps
 from torchpipe.state.ranks import delivered_position
 
-__all__ = ["Identities", "Substitutes", "batched_levels", "item_at", "rows_of"]
+__all__ = ["Identities", "Substitutes", "item_at", "rows_of"]
 
 Substitutes: TypeAlias = Mapping[int, Callable[[Context], NodeIterator[Any]]]
 """By the ids of nodes, what makes the iterator that stands for theirs."""
@@ -99,14 +99,14 @@ class Identities:
         return cls({}, drawing) if drawing else cls(found)
 
 
-def batched_levels(node: DataPipe) -> int | None:
+def _batched_levels(node: DataPipe) -> int | None:
     """The number of levels of batches around the samples in an item of ``node``: 0: none; None: nobody can tell."""
     inputs = inputs_of(node)
     if not is_ours(type(node).__module__) or type(node) is UnBatcher:
         return None
     if not inputs:
         return 0
-    found = {batched_levels(item) for item in inputs}
+    found = {_batched_levels(item) for item in inputs}
     below = found.pop()
     if found or below is None or (below and pairs(node)):  # a tuple of batches
         return None
@@ -155,7 +155,7 @@ def rows_of(
     """
     wanted = wanted_steps(steps)
     identities = _identities(loader.datapipe)
-    rows = partial(rows_in, keep=keep, levels=batched_levels(loader.datapipe))
+    rows = partial(rows_in, keep=keep, levels=_batched_levels(loader.datapipe))
     if identities.substitutes:
         begin = partial(_stream, loader, position, position.epoch if epoch is None else epoch, 0, True)
         return Rows(wanted, 0, begin, rows)

@@ -25,10 +25,6 @@ __all__ = [
     "graph_as",
     "graph_mermaid",
     "graph_svg",
-    "graph_text",
-    "groups_of",
-    "process_bar",
-    "shortened",
 ]
 
 _LIGHT = {
@@ -92,7 +88,7 @@ def escape(text: object) -> str:
     return html.escape(re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", str(text)))
 
 
-def shortened(text: str, most: int) -> str:
+def _shortened(text: str, most: int) -> str:
     """At most ``most`` characters, on one line."""
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "\u2026"
@@ -112,7 +108,7 @@ class Group:
     rows: tuple[tuple[NodeStats, ...], ...]
 
 
-def groups_of(stats: LoaderStats) -> list[Group]:
+def _groups_of(stats: LoaderStats) -> list[Group]:
     """The sections that have nodes, and the main one, where the loop is, in any case."""
     return [
         Group(section, _where(section, stats), _kinds(section, stats), rows)
@@ -121,10 +117,10 @@ def groups_of(stats: LoaderStats) -> list[Group]:
     ]
 
 
-def graph_text(stats: LoaderStats) -> str:
+def _graph_text(stats: LoaderStats) -> str:
     """The sections one below the other, one line a node with the numbers of its inputs."""
     lines = []
-    for group in groups_of(stats):
+    for group in _groups_of(stats):
         lines.append(f"{group.section} section: {group.where}")
         for node in (node for row in group.rows for node in row):
             source = f"  <- {', '.join(map(str, node.inputs))}" if node.inputs else ""
@@ -135,7 +131,7 @@ def graph_text(stats: LoaderStats) -> str:
 def graph_mermaid(stats: LoaderStats) -> str:
     """A flowchart: a box for each section, an arrow for each input."""
     lines = ["flowchart TD"]
-    for group in groups_of(stats):
+    for group in _groups_of(stats):
         lines.append(f'  subgraph {group.section}_section["{_quoted(group.where)}"]')
         lines += [f'    n{node.number}["{_quoted(node.name)}"]' for row in group.rows for node in row]
         if group.section == "main":
@@ -182,7 +178,7 @@ def _quoted(text: str) -> str:
     """The text as Mermaid wants it: entities by number, for all that it or HTML could take for its own."""
     return "".join(
         char if char.isalnum() or char in " _.,:()[]=-+*/" else f"#{ord(char)};"
-        for char in shortened(text, _MOST_CHARS)
+        for char in _shortened(text, _MOST_CHARS)
     )
 
 
@@ -205,7 +201,7 @@ class _Spot:
 
 def graph_as(stats: LoaderStats, format: str) -> str:
     """The graph as ``"text"``, ``"svg"`` or ``"mermaid"``. Raises: ValueError for another format."""
-    ways = {"text": graph_text, "svg": graph_svg, "mermaid": graph_mermaid}
+    ways = {"text": _graph_text, "svg": graph_svg, "mermaid": graph_mermaid}
     if format not in ways:
         raise ValueError(f'format must be "text", "svg" or "mermaid", got {format!r}')
     return ways[format](stats)
@@ -213,7 +209,7 @@ def graph_as(stats: LoaderStats, format: str) -> str:
 
 def graph_svg(stats: LoaderStats) -> str:
     """A whole SVG document, without any reference to elsewhere, that follows the reader's theme."""
-    groups = groups_of(stats)
+    groups = _groups_of(stats)
     widest = max((len(row) for group in groups for row in group.rows), default=1)
     width = max(widest * (_BOX_W + _GAP_X) - _GAP_X + 4 * _PAD, _BOX_W + 8 * _PAD)
     spots: dict[int, _Spot] = {}
@@ -283,17 +279,17 @@ def _node(node: NodeStats, stats: LoaderStats, spot: _Spot) -> str:
         facts.append(f"{node.errors} errors")
     y_name = spot.y + (18 if facts else 27)
     bar = f'<rect class="busy" x="{spot.x:g}" y="{spot.y + _BOX_H - 5:g}" width="{_BOX_W * share:.1f}" height="5"/>'
-    shown = escape(shortened(", ".join(facts), _FACT_CHARS))
+    shown = escape(_shortened(", ".join(facts), _FACT_CHARS))
     return (
         f"<g><title>{escape(', '.join([f'{node.number} {node.name}', *facts]))}</title>"
         f'<rect class="box{slowest}" x="{spot.x:g}" y="{spot.y:g}" width="{_BOX_W}" height="{_BOX_H}" rx="5"/>'
         f"{bar if share else ''}"
-        f'<text class="name" x="{spot.x + 9:g}" y="{y_name:g}">{escape(shortened(node.name, _NAME_CHARS))}</text>'
+        f'<text class="name" x="{spot.x + 9:g}" y="{y_name:g}">{escape(_shortened(node.name, _NAME_CHARS))}</text>'
         f'<text class="soft" x="{spot.x + 9:g}" y="{spot.y + 35:g}">{shown}</text></g>'
     )
 
 
-def process_bar(process: ProcessStats, x: float, y: float, width: float, height: float = 10) -> str:
+def _process_bar(process: ProcessStats, x: float, y: float, width: float, height: float = 10) -> str:
     """The time of a process, as the parts of a bar."""
     spent = spent_s(process)
     whole = sum(spent.values())
@@ -311,7 +307,7 @@ def process_bar(process: ProcessStats, x: float, y: float, width: float, height:
 def _process(process: ProcessStats, x: float, y: float, width: float) -> str:
     text = process.name + (f", {process.restarts} restarts" if process.restarts else "")
     label = f'<text class="soft over" x="{x:g}" y="{y + 12:g}">{escape(text)}</text>'
-    return label + process_bar(process, x + 130, y + 3, width - 130)
+    return label + _process_bar(process, x + 130, y + 3, width - 130)
 
 
 def _queue(queue: QueueStats, x: float, y: float, width: float) -> str:

@@ -45,7 +45,7 @@ from torchpipe.testing.audit.processes import Family, Order, children_of
 from torchpipe.testing.audit.samples import samples_of
 from torchpipe.testing.compare import digest_of
 
-__all__ = ["Made", "probe"]
+__all__ = ["Made"]
 
 _PAIRS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
@@ -109,7 +109,7 @@ _CAUSES = (
 )
 
 
-def probe(loader: Any) -> str:
+def _probe(loader: Any) -> str:
     """The fault of the first of the user's objects that gives two different answers, as text; empty if there is none.
 
     Asked are a map-style dataset, for its first samples, and each function of a torchpipe graph, for its first item.
@@ -246,7 +246,7 @@ def _run(order: Order, records: _Records) -> None:
     made = Made(maker.value({"epoch": order.epoch, **order.arguments}))
     records.tell("made", {"name": made.name, "ours": made.is_ours, "takes": maker.takes})
     if order.probe:
-        records.tell("probed", probe(made.loader))
+        records.tell("probed", _probe(made.loader))
         records.tell("finished", "end")
         return
     if order.load is not None:
