@@ -71,7 +71,7 @@ def within(value: Any, reduced: tuple[Any, ...]) -> dict[int, str]:
 
 
 def of_script(name: str) -> Any:
-    """What ``__main__`` has under the name in this process. Raises: RuntimeError if that is nothing."""
+    """The object that ``__main__`` has under the name in this process. Raises: RuntimeError if there is none."""
     found = _in_main(name)
     if found is None:
         raise RuntimeError(
