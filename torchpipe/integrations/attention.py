@@ -51,7 +51,7 @@ def document_mask(segment_ids: torch.Tensor) -> BlockMask:
 
 
 def _in_order(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The wanted blocks of a (batch, blocks, blocks) mask: how many a row has, and the numbers of all, these first."""
+    """The number of wanted blocks in each row of (batch, blocks, blocks), and the numbers of all, the wanted first."""
     blocks = wanted[:, None].int()
     return blocks.sum(-1).int(), blocks.argsort(dim=-1, descending=True, stable=True).int()
 
