@@ -699,8 +699,8 @@ def test_L6_an_interpreter_exits_though_a_thread_is_stuck() -> None:
     script = (
         "import threading\n"
         "from torchpipe import DataLoader\n"
-        "from torchpipe.ahead import at_exit\n"
-        "at_exit._JOIN_S = 0.2\n"
+        "from torchpipe.ahead import waiting\n"
+        "waiting._JOIN_S = 0.2\n"
         "class Stuck:\n"
         "    def __len__(self): return 4\n"
         "    def __getitem__(self, index): return threading.Event().wait() if index else 7\n"
