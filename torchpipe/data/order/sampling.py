@@ -469,10 +469,10 @@ class _Sampled(Order):
         except StopIteration:
             asked = replace(asked, ended=True)
             raise
-        except BaseException as error:
-            if not isinstance(error, Exception) and (before := self._asked.before):
-                self._samplers.put_now(before)  # Ctrl-C: what was drawn was for a batch that nobody has
-            asked = replace(asked, torn=True, before=self._asked.before)
+        except BaseException:
+            if before := self._asked.before:
+                self._samplers.put_now(before)  # what was drawn was for a batch that nobody has
+            asked = replace(asked, torn=True)
             raise
         finally:
             self._asked = asked
