@@ -318,3 +318,13 @@ def test_a_node_that_does_not_say_how_to_iterate_is_refused() -> None:
 
     with pytest.raises(NotImplementedError, match=r"must name its NodeIterator \(iterator = \.\.\.\)"):
         list(DataLoader2(Nothing()))
+
+
+def test_L7_a_state_with_more_than_the_class_saves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Mixture(IterableWrapper(range(8)))
+    whole = iterate(graph, seed=1)
+    next(whole)
+    state = whole.state_dict()
+    monkeypatch.setattr(_Mixture, "saved", tuple(name for name in _Mixture.saved if name != "share"))
+    with pytest.raises(StateError, match="the state has 'share', which _Mixture does not save"):
+        iterate(graph, seed=1).load_state_dict(state)

@@ -1,21 +1,20 @@
-"""The policies of a service's workers. Runs in the main process.
+"""The policies of a service's workers: how many host the shards, how far each runs ahead, and which hosts which shard.
 
-The number of workers that host the shards, and the window of each: measured, and decided. Runs in the main process.
+Runs in the main process.
 
-:class:`Tuner` decides from what an interval was like. :class:`Autotune` measures intervals while chunks are pulled.
+**The number of workers**, and the window of each, is measured and decided. :class:`Tuner` decides from what an interval
+was like. :class:`Autotune` measures intervals while chunks are pulled.
 
 Up, as long as the consumer waits, the workers are at work, and the budget allows it; a step that brought nothing is
 taken back, and is the limit from then on. Down to what is needed, where the consumer hardly waits, but never to a
 number with which it has waited: the choice comes to rest. Where it waits although workers wait for it in turn, they may
 run further ahead instead.
 
-The division of shards among workers, by the speed of each worker, and whether it has started at all. Runs in the
-main process.
-
-The stream takes from the shards in turn, so it is as fast as the slowest shard. Shards that a slow worker hosts beside
-others are moved to faster ones; those of a worker that has not started (its resources are in use, its node is gone) to
-those that have, and back when it has. Shards that move begin anew at their cursors (where items are dispatched, all
-do), so it is done only where it brings much.
+**The division of shards** goes by the speed of each worker, and whether it has started at all. The stream takes from
+the shards in turn, so it is as fast as the slowest shard. Shards that a slow worker hosts beside others are moved to
+faster ones; those of a worker that has not started (its resources are in use, its node is gone) to those that have, and
+back when it has. Shards that move begin anew at their cursors (where items are dispatched, all do), so it is done only
+where it brings much.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The decision after a worker has ended: open it anew, when, or give up. Decisions alone: no I/O, no clock. Runs in the
-main process.
+"""The decision after a worker has ended: open it anew, when, or give up; and the texts about it, for the log and as an
+error. Decisions alone: no I/O, no clock. Runs in the main process.
 
 The rule:
 
@@ -8,10 +8,6 @@ The rule:
 - A death of a worker's own doing (an exit, a crash) while it made nothing is charged to its start, in the same way.
 - A death from outside (SIGKILL, a node that is gone) while it made nothing is an accident, however often it happens.
 - A worker that dies again where it got nowhere rests before the next start: not at first, then 0.1 s, 0.2 s ... 3 s.
-
-The texts about a worker that has ended: a line for the log, and the error if it is no accident.
-
-Runs in the main process.
 """
 
 from __future__ import annotations

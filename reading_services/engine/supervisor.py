@@ -14,10 +14,9 @@ due.
 
 Each of them knows those below it. None of them has a thread, a lock or a wait.
 
-Knows whether a call of the supervisor was cut short. Runs in the main process.
-
-Ctrl-C, or a signal handler that raises, may leave the supervisor between two halves of a message: nobody can say then
-what has been received and what was sent. Its workers are not used again.
+:class:`UnfinishedCalls` knows whether a call was cut short. Ctrl-C, or a signal handler that raises, may leave the
+supervisor between two halves of a message: nobody can say then what has been received and what was sent. Its workers
+are not used again.
 """
 
 from __future__ import annotations

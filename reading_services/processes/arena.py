@@ -16,19 +16,13 @@ later. The writer alone knows of that; the byte is set when the item is sent.
 A process that is forked while views are out sees them in the same memory: their slots are not used again before it has
 ended (:class:`Fork`).
 
-A byte has one writer at a time, so there is no lock. If the sending process dies, its successor gets another arena:
-the views into the old one stay good, since the mapping lives as long as a view of it; slots without one give their
-memory back.
+A byte has one writer at a time, so there is no lock. If the sending process dies, its successor gets another arena: the
+views into the old one stay good, since the mapping lives as long as a view of it; slots without one give their memory
+back.
 
-A file without a name that two processes map: the main process makes it, and nothing is left behind whoever dies.
-
-Runs in every process that the main process starts, and there. The mapping lives as long as there are views of it.
-
-Forks of this process by the user's code: what a child sees of shared memory stays as it was at the fork.
-
-Runs in every process of the runtime. A child that holds an item of shared memory looks at the same pages as this
-process, and nobody may write there while it lives. At a fork, all memory that is lent out is noted; when it comes back
-it is kept until the child is gone.
+**Forks of this process by the user's code**: what a child sees of shared memory stays as it was at the fork. A child
+that holds an item of shared memory looks at the same pages as this process, and nobody may write there while it lives.
+At a fork, all memory that is lent out is noted; when it comes back it is kept until the child is gone.
 
 A pipe tells: the child, and what it forks itself, keep its end for writing; this process reads the end of file when the
 last of them has ended, or runs another program. At each fork, those that are over are forgotten: there are never more

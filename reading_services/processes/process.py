@@ -3,9 +3,7 @@
 Runs in the main process. Owner: ProcessPool, which alone creates and ends these. A pidfd tells whether it lives: also
 of one that somebody else has waited for, or whose forkserver is gone.
 
-The steps that end processes: from asking them to killing them. Runs in the main process.
-
-Each rung is bounded, so that the whole of it takes 5 s at most.
+Processes end in steps, from asking them to killing them. Each is bounded, so that all take 5 s at most.
 """
 
 from __future__ import annotations

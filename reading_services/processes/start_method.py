@@ -1,8 +1,7 @@
-"""The way processes are started, and the modules that a forkserver imports before it is asked for the first process.
+"""The way processes are started, the modules that a forkserver imports before it is asked for the first one, and the
+user's script, which processes that are not forked import as they start.
 
 Runs in the main process.
-
-The user's script, which processes that are not forked import as they start. Runs in the main process.
 """
 
 from __future__ import annotations

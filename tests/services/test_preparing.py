@@ -11,6 +11,7 @@ import pytest
 from reading_services import (
     InProcessReadingService,
     MultiProcessingReadingService,
+    PreparingReadingService,
     ReadingServiceInterface,
     SeedGenerator,
     SequentialReadingService,
@@ -199,3 +200,13 @@ def test_a_service_tells_how_it_was_made() -> None:
     assert InProcessReadingService(5).prefetch_cnt == 5
     with pytest.raises(AttributeError):
         service.num_workers = 2  # type: ignore[misc]
+
+
+class Forgets(PreparingReadingService):
+    def run_iteration(self, start: Any, begin: Any) -> Any:
+        begin(start)
+
+
+def test_a_service_that_returns_no_stream_is_told_so() -> None:
+    with pytest.raises(TypeError, match=r"Forgets\.run_iteration must return .* is a return missing"):
+        list(DataLoader2(numbers(), reading_service=Forgets()))

@@ -6,7 +6,7 @@ loader's state before item 2: ``first`` (0, 2), ``following`` (0, 10), ``open`` 
 2, passes over 2, gives 3, passes over 4 to 6, gives 7, passes over 8 and 9, and goes on. Each epoch that has open
 claims has a loader's state of its own (``later``), since draws between two epochs may fix the order of the second.
 
-In what the two loaders differ for claims: whose items they have, and who makes them. Runs in the user's process.
+Also here: what the two loaders differ in for claims, whose items they have and who makes them.
 """
 
 from __future__ import annotations

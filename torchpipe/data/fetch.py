@@ -2,13 +2,11 @@
 
 Runs wherever batches are made: in the user's process, in workers, in threads.
 
-The tasks of workers under ``fetch="samples"``: some samples of a batch, a whole one, or one to be put together.
-
-Runs in workers, processes or threads; the user's process makes and keeps these, and looks into none.
-
-Where workers are processes, the samples of every batch are sealed before they are put together, also those that do
-not travel: into how many parts a batch is cut follows from how quick workers are, and what it holds may not. So a
-``collate_fn`` is given copies, each sample pickled by itself. Threads pass the samples on as they are.
+**The tasks of workers under** ``fetch="samples"``: some samples of a batch, a whole one, or one to be put together. The
+user's process makes and keeps these, and looks into none. Where workers are processes, the samples of every batch are
+sealed before they are put together, also those that do not travel: into how many parts a batch is cut follows from how
+quick workers are, and what it holds may not. So a ``collate_fn`` is given copies, each sample pickled by itself.
+Threads pass the samples on as they are.
 
 No object of the user's comes to life on the way: large tensors and arrays lie beside the pickle, and are copied as
 bytes and no more. Classes and functions go by their names alone: a copy of a class is another class.

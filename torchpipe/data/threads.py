@@ -1,10 +1,10 @@
-"""Worker threads for a ``DataLoader`` (``worker_method="thread"``) over a map-style dataset.
+"""Worker threads for a ``DataLoader`` (``worker_method="thread"``).
 
 Runs in the user's process: batches are made in threads, dealt and handed out in the thread that iterates the loader.
 
-``AssignedBatches`` decides which thread makes which batch, in what order batches are handed out and what the position
-is, as it does for processes; so a state is the same, and loads under either. Here are those who are dealt to. Nothing
-is pickled or copied: all threads read the one dataset object that the user has.
+**Map-style datasets.** ``AssignedBatches`` decides which thread makes which batch, in what order batches are handed out
+and what the position is, as it does for processes; so a state is the same, and loads under either. Here are those who
+are dealt to. Nothing is pickled or copied: all threads read the one dataset object that the user has.
 
 Who owns what
     CallThreads    owns the threads (``call_threads`` says how they end, and how each wait does)
@@ -21,12 +21,11 @@ How each wait ends
 Global random states are a process's, and cannot be a thread's. So they are left alone, and what a dataset draws from
 them is not reproducible; ``get_worker_info().rng`` has generators of the thread's own, seeded for each batch.
 
-Worker threads for a ``DataLoader`` over an iterable dataset: the shards of a graph, each produced in a thread.
+**Iterable datasets** are the shards of a graph, each produced in a thread. The rotation, the position and the form of a
+state are those of any reading service.
 
-Runs in the user's process. The rotation, the position and the form of a state are those of any reading service.
-
-Each worker has a shallow copy of the dataset, so that what it sets in itself is its own and its data are shared, and
-an iterator, ``iter(dataset)`` called in its thread, where ``get_worker_info()`` says which worker it is. These are
+Each worker has a shallow copy of the dataset, so that what it sets in itself is its own and its data are shared, and an
+iterator, ``iter(dataset)`` called in its thread, where ``get_worker_info()`` says which worker it is. These are
 refused: a dataset that is its own iterator, one with a state of its own, and nodes of torch's, of which two iterators
 cannot be read at once.
 

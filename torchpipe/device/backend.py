@@ -1,14 +1,8 @@
-"""The interface between the pipeline and a kind of device.
+"""The interface between the pipeline and a kind of device, the options of a device stage, and its pace.
 
-The device that is none: batches stay where they are. For code that takes its device from a setting.
-
-The options of a device stage: one set, checked where it is written, for nodes, reading services and loaders.
-
-Runs where a graph is built.
-
-When the device is given its work, and when it is waited for: the one place that calls a backend's ``sync``.
-
-Runs in the consumer's thread, between two batches.
+The CPU is the device that is none: batches stay where they are. Options are one set, checked where a graph is built,
+for nodes, reading services and loaders. The pace, in the consumer's thread between two batches, is the one place that
+calls a backend's ``sync``.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class ReadingServiceInterface(ABC):
         raise StateError(f"{type(self).__name__} takes no exact states: save without exact=True")
 
     def finalize_iteration(self) -> None:
-        """The epoch is over or abandoned; its iterator has been closed. Idempotent."""
+        """The epoch is over or abandoned, and the next one, or ``finalize``, is about to begin. Idempotent."""
         return
 
     def finalize(self) -> None:

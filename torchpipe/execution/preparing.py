@@ -87,7 +87,13 @@ class PreparingReadingService(ReadingServiceInterface):
             raise
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
-        return self.run_iteration(start, self._executing.initialize_iteration)
+        stream: object = self.run_iteration(start, self._executing.initialize_iteration)
+        if not isinstance(stream, NodeIterator):
+            raise TypeError(
+                f"{type(self).__name__}.run_iteration must return what begin(start) gives, or a NodeIterator "
+                f"over it, got {stream!r:.60}: is a return missing?"
+            )
+        return stream
 
     def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
         return self._executing.local_iteration(self.hosting(start), substitutes_of)

@@ -368,6 +368,13 @@ def _load_own(iterator: NodeIterator[Any], state: dict[str, Any]) -> list[Any]:
     if not isinstance(inner, list) or not isinstance(functions, list):
         raise TypeError("its inputs and functions are no lists")
     _note_kinds(iterator)
+    if type(iterator).set_state is NodeIterator.set_state:
+        unknown = sorted(state.keys() - {*iterator.saved, "inputs", *_OF_STATES}, key=str)
+        if unknown:
+            raise StateError(
+                f"the state has {', '.join(map(repr, unknown))}, which {type(iterator).__name__} does not save: was it "
+                "saved by other code of this node?"
+            )
     iterator.set_state(state)
     iterator.pass_engine.load_ended(state)
     own = iterator.pass_engine.functions if iterator._saves_functions(state) else []

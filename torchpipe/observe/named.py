@@ -1,8 +1,7 @@
 """``module:name`` and ``file.py:name``: the object that somebody names on a command line. Runs where it is called.
 
-The object that a function named on a command line makes, told what it takes of workers, ranks and epochs.
-
-Runs in the process that the loader is for.
+Also here: what a function that is named makes, told what it takes of workers, ranks and epochs, in the process that the
+loader is for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Copies of items: for nodes that keep what others hold too, and for states. Runs in every process.
-
-The parts of a value: the entries of a container, and the attributes of an object. Runs in every process.
+"""Copies of items, for nodes that keep what others hold too, and for states; and the parts of a value: the entries of a
+container, and the attributes of an object. Runs in every process.
 
 No method of a user's class is called, but for properties named ``__dict__``: of classes that are derived from
 containers, the containers' own methods are.

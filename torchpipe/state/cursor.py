@@ -5,11 +5,10 @@ Runs in every process.
 A cursor is a snapshot and the number of items handed out since. Snapshots cost time, so they are taken every so often,
 and a restore drops the few items in between. Recovery, checkpoints and pausing all start from cursors.
 
-The position of a merge of shards: a cursor for each, the shards that go on, and the one that is next.
-
-Runs in the consumer's process. The order of a stream is one of rounds: in round k, every shard that still has one gives
-its k-th item, the lowest number first. The hosts of shards therefore do not change the order, and a position is
-the number of items that each shard has given.
+A :class:`Rotation` is the position of a merge of shards: a cursor for each, those that go on, and the next one. The
+order of a stream is one of rounds: in round k, every shard that still has one gives its k-th item, the lowest number
+first. The hosts of shards therefore do not change the order, and a position is the number of items that each shard has
+given.
 """
 
 from __future__ import annotations

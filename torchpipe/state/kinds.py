@@ -4,16 +4,12 @@ Runs in every process. Making one runs no code that a state could name: the clas
 and Pillow's own. Parts come from a file that anybody may have written, so each is checked before memory is taken for
 it; what does not fit raises ValueError, TypeError and the like, which the codec reports.
 
-Values whose class a state has to name: named tuples, dataclasses, members of enums.
-
-Runs in every process.
-
-A name in a file must not choose what runs. So nothing is imported: a class is found only among the modules that the
-program has loaded itself, by looking into dictionaries, and must be a named tuple, a dataclass or an enum. Nothing of
-the class is called: no ``__new__``, ``__init__``, ``__post_init__``, ``__setstate__`` or ``_missing_``, and one that
-would be called later (``__del__``) rules the class out. Only a set, or the keys of a dict, ask what they hold for its
-hash, by the program's own ``__hash__`` and ``__eq__``. A value that would not come back whole in this way is left to
-pickle.
+**Values whose class a state has to name**: named tuples, dataclasses, members of enums. A name in a file must not
+choose what runs. So nothing is imported: a class is found only among the modules that the program has loaded itself, by
+looking into dictionaries, and must be a named tuple, a dataclass or an enum. Nothing of the class is called: no
+``__new__``, ``__init__``, ``__post_init__``, ``__setstate__`` or ``_missing_``, and one that would be called later
+(``__del__``) rules the class out. Only a set, or the keys of a dict, ask what they hold for its hash, by the program's
+own ``__hash__`` and ``__eq__``. A value that would not come back whole in this way is left to pickle.
 """
 
 from __future__ import annotations

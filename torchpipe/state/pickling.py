@@ -2,10 +2,8 @@
 
 Runs in every process.
 
-Arrays that are mapped from files (``np.memmap``), for processes of the same machine: they map the file, too.
-
-Runs in the process that pickles and in those that load. A pickle of numpy's holds all the data, so that each process
-would have a copy, of a file that may be larger than its memory.
+Arrays that are mapped from files (``np.memmap``) are mapped by other processes of the machine, too: a pickle of numpy's
+holds all the data, so that each process would have a copy, of a file that may be larger than its memory.
 """
 
 from __future__ import annotations

@@ -6,11 +6,9 @@ state is that of a single process with so many shards, so it is free of ranks, a
 the merges of shards (``Rotation``) are what can be joined and dealt; what lies over them (a device stage, functions
 without state) has no position of its own.
 
-Each shard's state under a name of its own, saved by the rank that hosts it; and a rank's state, of its shards'.
-
-Runs in the user's process; asks nobody. With ``total_shards`` a rank needs nothing but the states of the shards that it
-hosts, whoever saved them: no state is gathered, and none is read twice. Each is the state of a rank with one shard, as
-``torchpipe.state.merge`` takes them too.
+Each shard's state may also be saved under a name of its own, by the rank that hosts it. With ``total_shards`` a rank
+needs nothing but the states of the shards that it hosts, whoever saved them: no state is gathered, and none is read
+twice. Each is the state of a rank with one shard, as ``torchpipe.state.merge`` takes them too.
 """
 
 from __future__ import annotations

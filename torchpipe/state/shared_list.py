@@ -15,11 +15,9 @@ A process maps a list once: what is made, opened or unpickled where one of its p
 however many graphs or items come with a list, it takes one mapping and its descriptors; and a state that holds part of
 a list is loaded by a later run that has made that list again.
 
-Objects in anonymous files: pickled, with their large buffers after the pickle, for processes that map the file.
-
-Runs in every process. The mappings are private: pages are in memory once until somebody writes to them, and a write is
-seen by its own process alone, as after a fork. The file has no name that could stay behind: the kernel frees it with
-the last process that has it open or mapped.
+Objects lie in anonymous files likewise: pickled, with their large buffers after the pickle. The mappings are private:
+pages are in memory once until somebody writes to them, and a write is seen by its own process alone, as after a fork.
+The file has no name that could stay behind: the kernel frees it with the last process that has it open or mapped.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ An order may also be drawn from the process's own generators: torch's default on
 orders where there is no ``generator=``, and a sampler of the user's may draw from any of the three. These states are in
 a loader's state too, and are put back when it is loaded.
 
-``last_batch``, as in Gluon: what becomes of samples that do not fill a batch. Runs in the user's process.
+``last_batch``, as in Gluon, says what becomes of samples that do not fill a batch.
 """
 
 from __future__ import annotations

@@ -1,26 +1,24 @@
-"""``Balance``: what samples cost, as users give it, and as integers that all ranks have alike.
+"""``Balance``: what samples cost, and the step and the rank that each sample of a window gets by it.
 
 Runs in the user's process.
 
-The step, and the rank, of each sample of a window. Pure functions over integers, alike on every machine.
-
-Runs in the user's process. Imports numpy alone, and of it only exact operations: ties go by ordinal, the place of a
-sample in its window.
+Costs are integers that all ranks have alike. The plan is made by pure functions over these, of exact operations: ties
+go by ordinal, the place of a sample in its window.
 
 An example: a window of two steps for two ranks, of two samples each, with these costs:
 
     ordinal    0   1   2   3   4   5   6   7
     cost      90  10  20  80  30  70  40  60        400 in all: 200 a step, 100 a rank
 
-Without a plan, the ranks have 90 + 10 and 20 + 80, then 30 + 70 and 40 + 60: that is even already. In the order
-90, 80, 70, 60, 40, 30, 20, 10 they have 170 and 130, then 70 and 30, so that steps take 170 + 70 = 240 where
-400 / 2 = 200 would do. The plan for that order:
+Without a plan, the ranks have 90 + 10 and 20 + 80, then 30 + 70 and 40 + 60: that is even already. In the order 90, 80,
+70, 60, 40, 30, 20, 10 they have 170 and 130, then 70 and 30, so that steps take 170 + 70 = 240 where 400 / 2 = 200
+would do. The plan for that order:
 
 1. Steps (:func:`steps_of`). The longest costs no more than a row of two samples does on average, 90 <= 2 * 50. All
    are shared out from the longest on, there and back: {90, 60, 40, 10} and {80, 70, 30, 20}. Both have 200, and can be
    divided evenly.
-2. Ranks. Longest first, each to the rank that has least: 90 and 60, then 40 to the 60 and 10 to the
-   90, which makes 100 and 100; and 80 + 20, 70 + 30. Steps take 100 + 100 = 200.
+2. Ranks. Longest first, each to the rank that has least: 90 and 60, then 40 to the 60 and 10 to the 90, which makes
+   100 and 100; and 80 + 20, 70 + 30. Steps take 100 + 100 = 200.
 """
 
 from __future__ import annotations

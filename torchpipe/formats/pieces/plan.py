@@ -3,9 +3,8 @@
 Runs in the process that builds a graph, where files are planned, and in those that read. A plan is made once, of what
 the files are then: their sizes, and of tables the table at their ends.
 
-A plan of pieces in a file: whoever comes first makes it, and ranks and runs that come later have the same.
-
-Runs in the process that builds a graph. The file is data in the form of states; nothing in it is run.
+A plan may be kept in a file: whoever comes first makes it, and ranks and runs that come later have the same. The file
+is data in the form of states; nothing in it is run.
 """
 
 from __future__ import annotations

@@ -51,11 +51,16 @@ class Spot(str):
 class FileReader(IterDataPipe[T]):
     """Base of the readers: ``paths`` is a node that yields paths, or what :class:`~torchpipe.iter.PathList` takes."""
 
-    form: ClassVar[str]
+    form: ClassVar[str]  # its name in messages; by default that of the class
     unit: ClassVar[str] = "files"  # of the pieces that it can read by themselves
     begins_at: ClassVar[int] = 0  # of a whole file: the byte that is read first; negative: so many before the end
     divided_by = "shard_pieces"
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if getattr(cls, "form", None) in (None, *(base.__name__ for base in cls.__mro__)):
+            cls.form = cls.__name__
 
     def __init__(self, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
         self.storage_options = check_storage_options(storage_options)

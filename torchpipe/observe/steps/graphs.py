@@ -2,12 +2,11 @@
 
 Runs in the user's process. Nothing of the loader moves, and no rank, worker or device is asked.
 
-The samples that a graph hands out, without making them: substitutes for nodes that make one item of one.
-
-Runs in the user's process. A node that makes each item of one item, and of nothing else, decides neither which items
-come nor when; nor do nodes before it that only choose by number, change the order, or group. With such nodes passed
-through, the items of the sources come out: in the same order, since nodes keep their numbers, from which their random
-streams come. A source that is read by index gives its keys.
+**Samples without making them**: substitutes stand for nodes that make one item of one. A node that makes each item of
+one item, and of nothing else, decides neither which items come nor when; nor do nodes before it that only choose by
+number, change the order, or group. With such nodes passed through, the items of the sources come out: in the same
+order, since nodes keep their numbers, from which their random streams come. A source that is read by index gives its
+keys.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The samples of an epoch's steps: the result of ``loader.rows``, for any loader. Runs in the user's process.
-
-The draws of a ``mix``, by source, and the number from which its weights may change. Runs in the user's process.
+"""The samples of an epoch's steps, the result of ``loader.rows``; and the draws of a ``mix``, by source, with the
+number from which its weights may change. Runs in the user's process.
 """
 
 from __future__ import annotations
