@@ -328,3 +328,45 @@ def test_L7_a_state_with_more_than_the_class_saves_is_refused(monkeypatch: pytes
     monkeypatch.setattr(_Mixture, "saved", tuple(name for name in _Mixture.saved if name != "share"))
     with pytest.raises(StateError, match="the state has 'share', which _Mixture does not save"):
         iterate(graph, seed=1).load_state_dict(state)
+
+
+class _SavedOfItsOwn(NodeIterator[Any]):
+    counts: dict[int, int] = {}
+
+    def __init__(self, *arguments: Any) -> None:
+        self.saved = ("counts",)  # type: ignore[misc]
+        super().__init__(*arguments)
+
+    def run(self) -> Iterator[Any]:
+        for item in self.source.items():
+            self.counts[item % 2] = self.counts.get(item % 2, 0) + 1
+            yield item, self.counts[item % 2]
+
+
+class SavedOfItsOwn(IterDataPipe[Any]):
+    iterator = _SavedOfItsOwn
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+
+
+def test_L1_L2_a_pass_may_say_itself_what_it_saves() -> None:
+    loader = DataLoader2(SavedOfItsOwn(IterableWrapper(range(6))))
+    assert list(loader) == list(loader) == [(item, item // 2 + 1) for item in range(6)]
+    check_node(lambda: SavedOfItsOwn(CountingSource(range(6))))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_pass_that_was_not_made_by_its_base_is_told_so(early: bool) -> None:
+    class Mine(_SavedOfItsOwn):
+        def __init__(self, *arguments: Any) -> None:
+            if early:
+                return
+            super().__init__(*arguments)
+            self.pass_engine = 0  # type: ignore[assignment]
+
+    class Node(SavedOfItsOwn):
+        iterator = Mine
+
+    with pytest.raises(TypeError, match=r"Mine has no pass_engine, which NodeIterator makes: call super\(\)"):
+        iterate(Node(IterableWrapper(range(6))))

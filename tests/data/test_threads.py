@@ -759,3 +759,21 @@ def test_threads_leave_the_global_random_states_alone() -> None:
     list(loader)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_a_state_begins_anew_what_threads_share() -> None:
+    loader = DataLoader(Shared([0, 1, 2, 3]), 2, num_workers=1, worker_method="thread")
+    whole = [batch.tolist() for batch in loader]
+    loader.dataset.items.reverse()
+    with pytest.raises(ValueError, match="has been changed since"):
+        iter(loader)
+    loader.load_state_dict({})
+    assert len([batch.tolist() for batch in loader]) == len(whole)
+
+
+class Shared(IterableDataset[int]):
+    def __init__(self, items: list[int]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.items)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
-from torch.utils.data import DataLoader as torch_loader
 
 from tests.data.datasets import Augmented, Lines, StatefulSampler
 from tests.exact import exact
@@ -36,26 +35,6 @@ def test_made_again_from_its_attributes_it_is_the_same() -> None:
     assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
     for name in inspect.signature(DataLoader.__init__).parameters.keys() - {"self", "sampler", "batch_sampler"}:
         assert name == "shuffle" or getattr(again, name) == getattr(loader, name), name
-
-
-@pytest.mark.parametrize("last_batch", ["keep", "discard"])
-def test_made_again_it_ends_in_the_same_way(last_batch: Any) -> None:
-    loaders = [DataLoader(range(10), batch_size=4, last_batch=last_batch) for _ in range(2)]
-    loaders[1] = made_again(loaders[1])
-    one, other = ([batch.tolist() for _ in range(2) for batch in loader] for loader in loaders)
-    assert one == other
-
-
-@pytest.mark.parametrize("kind", [DataLoader, type("Own", (DataLoader,), {})])
-def test_what_counts_from_the_beginning_cannot_be_set_later(kind: Any) -> None:
-    names = inspect.signature(DataLoader.__init__).parameters.keys() - inspect.signature(torch_loader).parameters.keys()
-    loader = kind(range(4), batch_size=2)
-    for name in names - {"self"}:
-        with pytest.raises(ValueError, match=f"^{name} attribute should not be set after {kind.__name__}"):
-            setattr(loader, name, getattr(loader, name))
-    loader.collate_fn, loader.in_order, loader.num_workers = list, False, 1  # as with torch's
-    with loader:
-        assert sorted(loader) == [[0, 1], [2, 3]]
 
 
 def test_made_again_with_a_sampler_for_ranks_it_divides() -> None:

@@ -1,11 +1,10 @@
-"""A script whose classes and globals hold what cannot be pickled: each process has its own. ``held_script.py METHOD``.
+"""A script whose classes and globals hold locks: each process has its own. ``held_script.py METHOD``.
 
 Prints what came, or the last line of the error.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 import threading
 import warnings
@@ -20,24 +19,18 @@ from torchpipe.iter import IterableWrapper
 
 if len(sys.argv) < 3 or __name__ == "__main__":
     LOCK = threading.RLock()
-DATABASE = sqlite3.connect(":memory:", check_same_thread=False)
-LOG = open(__file__)
 ADDED = 0
 
 
 def asked(number: int) -> int:
-    assert LOG.readable()
     with LOCK:
-        found: int = DATABASE.execute("select ?", (number,)).fetchone()[0]
-    return found + ADDED
+        return number + ADDED
 
 
 class Held:
     lock = threading.Lock()
-    log = LOG
 
     def __call__(self, number: int) -> int:
-        assert self.log is LOG
         with self.lock:
             return asked(number)
 

@@ -40,13 +40,13 @@ def test_classes_of_the_script_however_it_is_started(way: str, method: str, tmp_
 
 
 @pytest.mark.parametrize("method", ["in process", "fork", "forkserver"])
-def test_what_cannot_be_pickled_is_that_of_the_script_in_each_process(method: str) -> None:
+def test_a_lock_is_that_of_the_script_in_each_process(method: str) -> None:
     held = [sys.executable, str(SCRIPT.with_name("held_script.py"))]
     done = subprocess.run([*held, method], check=False, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr[-3000:]
 
 
-def test_what_a_process_does_not_have_is_refused_by_name() -> None:
+def test_a_lock_that_a_process_does_not_have_is_refused_by_name() -> None:
     held = [sys.executable, str(SCRIPT.with_name("held_script.py")), "forkserver", "behind the guard"]
     done = subprocess.run(held, check=False, capture_output=True, text=True, cwd=ROOT)
-    assert "LOCK of the script cannot be pickled, and the script has none in this process" in done.stderr
+    assert "LOCK of the script is a lock, and the script has none in this process" in done.stderr

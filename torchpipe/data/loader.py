@@ -88,13 +88,6 @@ _LEFT_ALONE = (
     "worker_seeding='batch' seed it for each batch, or draw from a generator made of the index"
 )
 
-_SETTLED = frozenset(  # as torch has it of batch_size, batch_sampler, sampler, drop_last, dataset, persistent_workers
-    {
-        *("worker_seeding", "worker_method", "on_worker_death", "last_batch"),
-        *("fetch", "device", "autotune", "distributed"),
-    }
-)
-
 Seeding: TypeAlias = Literal["batch", "torch"]
 
 
@@ -225,7 +218,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.worker_method = worker_method
         Restart.of(on_worker_death)  # refuses what it cannot be
         self.on_worker_death = on_worker_death
-        self.last_batch = None  # drop_last says it, or the batch sampler
+        self.last_batch = last_batch
         self.device = device
         # The sampler says among which ranks; this, how they end in a loader that is made again from its attributes
         self.distributed = ranked is not None and Ranks(uneven=ranked.uneven, balance=ranked.balance)
@@ -246,14 +239,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used
         self._looked: tuple[int, Identity] = length_of_dataset(self), identity_of_data(self._plain_dataset())  # so too
         self._opaque = OpaqueWarnings()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _SETTLED and name in vars(self):
-            raise ValueError(
-                f"{name} attribute should not be set after {type(self).__name__} is initialized: give it to the "
-                "constructor of DataLoader, or give an attribute of your own class another name"
-            )
-        super().__setattr__(name, value)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         items = length_of(self.dataset)
@@ -630,6 +615,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             live._invalidate()
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
+            self._shared = None
         if position is None:
             self._epochs.load(Fresh(0))
             forget(self)

@@ -93,7 +93,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.context = context
         within = context if len(inputs) < 2 else context.for_inputs_of(node)
         self.inputs: tuple[NodeIterator[Any], ...] = tuple(within.iterate(item) for item in inputs)
-        self.pass_engine = PassEngine(node, context, has_position=_has_position(type(self)))
+        self.pass_engine = PassEngine(node, context, has_position=_has_position(self))
         set_defaults(self)
 
     # --- what an author writes
@@ -229,13 +229,13 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def state_dict(self) -> dict[str, Any]:
         engine = self.pass_engine
         state = self.get_state()
-        if engine.functions and self._saves_functions(state):
+        if engine.functions and engine.saves_functions(state):
             state["functions"] = [engine.image(fn.state_dict()) for fn in engine.functions]
-        if len(self.inputs) > 1:
+        if len(self.inputs) > 1 and self.context.shared.passes:
             with self.context.shared.gathering():
                 state["inputs"] = [item.state_dict() for item in self.inputs]
         elif self.inputs:
-            state["inputs"] = [self.inputs[0].state_dict()]
+            state["inputs"] = [item.state_dict() for item in self.inputs]
         return state | engine.ended()
 
     def state_later(self) -> Callable[[], dict[str, Any]] | None:
@@ -318,10 +318,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         for item in self.inputs if traits_of(self.node).selects else ():
             item.draw_from_process()
 
-    def _saves_functions(self, state: dict[str, Any]) -> bool:
-        """True if :meth:`get_state`, which gave ``state``, says nothing of what the node's functions remember."""
-        return True
-
 
 def _begin(iterator: NodeIterator[Any]) -> Iterator[Any]:
     """The stream of ``iterator``, with all that watches it. It holds the iterator; the iterator's engine holds it."""
@@ -377,7 +373,8 @@ def _load_own(iterator: NodeIterator[Any], state: dict[str, Any]) -> list[Any]:
             )
     iterator.set_state(state)
     iterator.pass_engine.load_ended(state)
-    own = iterator.pass_engine.functions if iterator._saves_functions(state) else []
+    engine = iterator.pass_engine
+    own = engine.functions if engine.saves_functions(state) else []
     if len(inner) != len(iterator.inputs) or len(functions) != len(own):
         raise StateError(
             f"the state has {len(inner)} inputs and {len(functions)} stateful functions, "
@@ -388,10 +385,11 @@ def _load_own(iterator: NodeIterator[Any], state: dict[str, Any]) -> list[Any]:
     return inner
 
 
-def _has_position(kind: type[NodeIterator[Any]]) -> bool:
-    """True if a pass of this class has something to save besides the inputs."""
+def _has_position(iterator: NodeIterator[Any]) -> bool:
+    """True if the pass has something to save besides the inputs."""
+    kind = type(iterator)
     inherits = kind.state_dict is NodeIterator.state_dict and kind.get_state is NodeIterator.get_state
-    return bool(kind.saved) or not inherits
+    return bool(iterator.saved) or not inherits
 
 
 _OF_AUTHORS = frozenset(
@@ -436,7 +434,14 @@ def refuse_taken_names(cls: type[NodeIterator[Any]]) -> None:
 
 
 def refuse_taken_attributes(iterator: NodeIterator[Any]) -> None:
-    """Raises: TypeError if the pass has set an attribute over a method of :class:`NodeIterator`."""
+    """Raises: TypeError if the pass has set an attribute over a method of :class:`NodeIterator`, or was not made by its
+    constructor.
+    """
+    if not isinstance(vars(iterator).get("pass_engine"), PassEngine):
+        raise TypeError(
+            f"{type(iterator).__name__} has no pass_engine, which NodeIterator makes: call super().__init__(*arguments), "
+            "and give an attribute of that name another one"
+        )
     for name in vars(iterator):
         if callable(getattr(NodeIterator, name, None)):
             raise TypeError(

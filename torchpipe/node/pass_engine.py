@@ -1,7 +1,6 @@
 """The engine's side of a pass over a node, in one attribute of the iterator that the node's author writes.
 
-Runs in every process that executes a part of a graph. It does not hold that iterator: a pass that nobody holds any more
-ends at once, without the collector.
+Runs in every process that executes a part of a graph. It does not hold that iterator.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ class PassEngine:
         self.stream: Iterator[Any] | None = None
         self.is_closed = False
         self.functions: list[Any] = []
+        self.saves_functions: Callable[[dict[str, Any]], bool] = lambda state: True  # in a state of this kind
         self.random: GlobalRandom | None = None
         self.kinds: Mapping[str, type] | None = None
         self.keeper: Keeper | None = None

@@ -100,6 +100,7 @@ class ReplayIterator(NodeIterator[Any]):
 
     def __init__(self, node: DataPipe, context: Context) -> None:
         super().__init__(node, context)
+        self.pass_engine.saves_functions = lambda state: "user" in state  # else they see again all that they have seen
         self.count = 0
         self._ended = False
         self._is_restored = False  # the copy's own state has been loaded, so that its reset() would undo that
@@ -202,9 +203,6 @@ class ReplayIterator(NodeIterator[Any]):
             "of": "node" if of_node else "iterator",
             "handed": handed,
         }
-
-    def _saves_functions(self, state: dict[str, Any]) -> bool:
-        return "user" in state  # else the functions see again all that they have seen
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.count = stored_count(state, "count")

@@ -112,7 +112,7 @@ _FAMILIES = (list, tuple, dict, set, frozenset, deque, np.ndarray, torch.Tensor)
 def set_defaults(iterator: NodeIterator[Any]) -> None:
     """Give ``iterator`` copies of what its class gives these attributes: no pass changes what others have."""
     kind = type(iterator)
-    for name in kind.saved:
+    for name in iterator.saved:
         if hasattr(kind, name) and not hasattr(default := getattr(kind, name), "__get__"):
             setattr(iterator, name, copy.deepcopy(default) if is_stateful(default) else copy_item(default))
 

@@ -16,6 +16,7 @@ import mmap
 import operator
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ClassVar, TypeAlias
@@ -103,6 +104,9 @@ def _view(data: bytes | bytearray, form: Any, shape: Any) -> memoryview:
     return view.cast(form, shape) if data else view.cast(form)  # without items there is no casting to a shape
 
 
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
 class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Classes of the script go as in ``script_classes.py``.
 
@@ -138,12 +142,7 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         return named(value, reduced, begins=self.begins) if isinstance(value, type) else reduced
 
     def _own_way(self, value: Any, name: str) -> Any:
-        if isinstance(value, type | FunctionType):  # as pickle does it
-            return NotImplemented
-        try:
-            return self.dispatch_table[type(value)](value)
-        except Exception:
-            return of_script, (name,)
+        return (of_script, (name,)) if isinstance(value, _LOCKS) else NotImplemented
 
 
 class ImagePickler(CloudPickler):

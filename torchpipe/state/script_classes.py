@@ -22,15 +22,14 @@ The rule: *a name of the script is one class in each process, and a process that
 Functions of the script go by value, with the present globals that they read: hardly anybody asks which object a
 function is, while its globals are often set behind the guard. The classes among them are those of the rule.
 
-What cannot be pickled (a lock, an open file, a connection), and is an attribute of a class of the script or a global
-that a function of the script reads, is in each process the one that the script has made there under this name.
+A lock that is an attribute of a class of the script, or a global that a function of the script reads, is in each
+process the one that the script has made there under this name: locks are alike. What else cannot be pickled is refused.
 
 Runs in every process.
 """
 
 from __future__ import annotations
 
-import enum
 import operator
 import os
 import sys
@@ -53,9 +52,7 @@ def named(cls: type, reduced: tuple[Any, ...], *, begins: bool) -> tuple[Any, ..
     maker = _THIS if begins else b""
     wanted = (cls.__qualname__, _kind(cls), begins, make, arguments)
     outermost = _in_main(cls.__qualname__.partition(".")[0])  # one that stands in another is found in that alone
-    all_of_them: Any = cls if isinstance(cls, enum.EnumMeta) else ()
-    members = {member.name: vars(member) for member in all_of_them}
-    more = (_alike(cls) | members, outermost) if begins else (members, None)
+    more = (_alike(cls), outermost) if begins else ({}, None)
     return _found, wanted, (maker, fill, content, *more), None, None, _filled
 
 
@@ -75,7 +72,7 @@ def of_script(name: str) -> Any:
     found = _in_main(name)
     if found is None:
         raise RuntimeError(
-            f"{name} of the script cannot be pickled, and the script has none in this process: make it outside of "
+            f"{name} of the script is a lock, and the script has none in this process: make it outside of "
             'if __name__ == "__main__":, so that each process that imports the script has its own'
         )
     return found
@@ -123,7 +120,7 @@ def _filled(cls: type, state: tuple[bytes, Callable[[Any, Any], Any], Any, dict[
 
 
 class _Filled:
-    """A class whose attributes are set; an Enum's members, which cannot be, it has, and these are given theirs."""
+    """A class whose attributes are set; an Enum's members, which cannot be, it has."""
 
     def __init__(self, cls: type) -> None:
         vars(self)["of"] = cls
@@ -132,8 +129,5 @@ class _Filled:
         return getattr(self.of, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        member = getattr(self.of, "__members__", {}).get(name)
-        if member is None:
+        if name not in getattr(self.of, "__members__", ()):
             setattr(self.of, name, value)
-        elif value is not member:
-            vars(member).update(value)
