@@ -439,7 +439,7 @@ def refuse_taken_attributes(iterator: NodeIterator[Any]) -> None:
     """
     if not isinstance(vars(iterator).get("pass_engine"), PassEngine):
         raise TypeError(
-            f"{type(iterator).__name__} has no pass_engine, which NodeIterator makes: call super().__init__(*arguments), "
+            f"{type(iterator).__name__} has no pass_engine, which NodeIterator makes: call super().__init__(...), "
             "and give an attribute of that name another one"
         )
     for name in vars(iterator):
