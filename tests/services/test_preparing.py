@@ -18,6 +18,7 @@ from reading_services import (
 )
 from torchpipe import DataLoader2, IterDataPipe
 from torchpipe.errors import GraphError
+from torchpipe.execution.preparing import StreamOver
 from torchpipe.iter import IterableWrapper
 
 
@@ -210,3 +211,48 @@ class Forgets(PreparingReadingService):
 def test_a_service_that_returns_no_stream_is_told_so() -> None:
     with pytest.raises(TypeError, match=r"Forgets\.run_iteration must return .* is a return missing"):
         list(DataLoader2(numbers(), reading_service=Forgets()))
+
+
+class Telling(PreparingReadingService):
+    """Notes when a stream begins and ends."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self.said = said
+
+    def run_iteration(self, start: Any, begin: Any) -> Any:
+        return Told(begin(start), self.said)
+
+
+class Told(StreamOver):
+    def __init__(self, inner: Any, said: list[str]) -> None:
+        super().__init__(inner)
+        self.said = said
+
+    def run(self) -> Iterator[Any]:
+        self.said.append("begin")
+        yield from self.source.items()
+        self.said.append("end")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_L2_a_stream_over_another_has_its_state(workers: int) -> None:
+    said: list[str] = []
+
+    def make() -> DataLoader2[Any]:
+        follows = MultiProcessingReadingService(workers, num_shards=2)
+        return DataLoader2(numbers(), reading_service=SequentialReadingService(Telling(said), follows))
+
+    loader = make()
+    loader.seed(3)
+    stream = iter(loader)
+    head = [next(stream) for _ in range(5)]
+    state = loader.state_dict()
+    rest = list(stream)
+    assert said == ["begin", "end"]
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert (list(resumed), sorted(head + rest)) == (rest, list(range(12)))
+    assert said == ["begin", "end"] * 2
+    loader.shutdown()
+    resumed.shutdown()

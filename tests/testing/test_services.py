@@ -11,6 +11,7 @@ import pytest
 
 from reading_services import InProcessReadingService, MultiProcessingReadingService, ReadingServiceInterface
 from torchpipe import NodeIterator
+from torchpipe.execution.preparing import StreamOver
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.testing import check_reading_service
 
@@ -40,31 +41,14 @@ def test_worker_processes_pass(context: str) -> None:
     )
 
 
-class Wrapped(NodeIterator[Any]):
-    """Hands on what a real service gives, with one fault."""
-
-    def __init__(self, inner: NodeIterator[Any]) -> None:
-        super().__init__(inner.node, inner.context)
-        self.inputs = (inner,)
-
-    def run(self) -> Iterator[Any]:
-        return self.source.items()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.source.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.source.load_state_dict(state)
-
-
-class LosesAnItem(Wrapped):
+class LosesAnItem(StreamOver):
     def run(self) -> Iterator[Any]:
         for index, item in enumerate(self.source.items()):
             if index != 4:
                 yield item
 
 
-class EndsQuietlyOnErrors(Wrapped):
+class EndsQuietlyOnErrors(StreamOver):
     def run(self) -> Iterator[Any]:
         try:
             yield from self.source.items()
@@ -72,7 +56,7 @@ class EndsQuietlyOnErrors(Wrapped):
             return
 
 
-class CountsWhatItPrefetched(Wrapped):
+class CountsWhatItPrefetched(StreamOver):
     def run(self) -> Iterator[Any]:
         stream = self.source.items()
         ready = [item for _, item in zip(range(1), stream)]
@@ -82,12 +66,12 @@ class CountsWhatItPrefetched(Wrapped):
         yield from ready
 
 
-class ForgetsTheState(Wrapped):
+class ForgetsTheState(StreamOver):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
 
-def service_with(fault: type[Wrapped]) -> type[InProcessReadingService]:
+def service_with(fault: type[StreamOver]) -> type[InProcessReadingService]:
     class Faulty(InProcessReadingService):
         def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
             inner = super().initialize_iteration(EpochStart(**{**vars(start), "state": None}))
@@ -108,7 +92,7 @@ def service_with(fault: type[Wrapped]) -> type[InProcessReadingService]:
         (ForgetsTheState, "resumed after"),
     ],
 )
-def test_faults_are_found(fault: type[Wrapped], message: str) -> None:
+def test_faults_are_found(fault: type[StreamOver], message: str) -> None:
     service = service_with(fault)
     with pytest.raises(AssertionError, match=message):
         check_reading_service(lambda shards: service(num_shards=shards))

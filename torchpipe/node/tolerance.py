@@ -324,7 +324,10 @@ def refuse(error: Exception, why: str) -> None:
 
 
 def _refusal(iterator: NodeIterator[Any]) -> str:
-    return f"on_error() cannot leave out an item of {node_name(iterator.node)}: it does not go on after this"
+    return (
+        f"on_error() cannot leave out an item of {node_name(iterator.node)}: it does not go on after this. "
+        "Its iterator would define leave_out(), the records of a reader skip() (docs/nodes/own.md)"
+    )
 
 
 def _path_of(value: Any, node: object) -> str | None:
