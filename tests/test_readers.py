@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 def test_L2_exact_resume(folder: Path) -> None:
     check_node(lambda: NumberReader(f"{folder}/*"))
     check_node(lambda: NumberReader(f"{folder}/*").sharding_filter(), epochs=[0], num_shards=2)
-    assert list(NumberReader(f"{folder}/*").shard_pieces()) == list(range(6))
+    assert sorted(NumberReader(f"{folder}/*").shard_pieces()) == list(range(6))
 
 
 def test_a_reader_is_named_by_its_class_where_it_has_no_other_name(folder: Path) -> None:
