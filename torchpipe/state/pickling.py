@@ -16,7 +16,6 @@ import mmap
 import operator
 import pickle
 import sys
-import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ClassVar, TypeAlias
@@ -24,7 +23,7 @@ from typing import Any, ClassVar, TypeAlias
 import cloudpickle
 import numpy as np
 
-from torchpipe.state.script_classes import named, of_script, within
+from torchpipe.state.script_classes import locks_within, named, of_script
 
 __all__ = [
     "CloudPickler",
@@ -104,9 +103,6 @@ def _view(data: bytes | bytearray, form: Any, shape: Any) -> memoryview:
     return view.cast(form, shape) if data else view.cast(form)  # without items there is no casting to a shape
 
 
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
-
-
 class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Classes of the script go as in ``script_classes.py``.
 
@@ -131,18 +127,17 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._names: dict[int, str] = {}  # of what is held by classes and functions of the script
+        self._locks: dict[int, str] = {}  # the names of those that classes and functions of the script hold, by id
 
     def reducer_override(self, value: Any) -> Any:
+        if name := self._locks.get(id(value)):
+            return of_script, (name,)
         reduced = super().reducer_override(value)
         if reduced is NotImplemented:
-            return self._own_way(value, self._names[id(value)]) if id(value) in self._names else reduced
+            return reduced
         if isinstance(value, type | FunctionType):
-            self._names |= within(value, reduced)
+            self._locks |= locks_within(value, reduced)
         return named(value, reduced, begins=self.begins) if isinstance(value, type) else reduced
-
-    def _own_way(self, value: Any, name: str) -> Any:
-        return (of_script, (name,)) if isinstance(value, _LOCKS) else NotImplemented
 
 
 class ImagePickler(CloudPickler):

@@ -33,11 +33,13 @@ from __future__ import annotations
 import operator
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["named", "of_script", "within"]
+__all__ = ["locks_within", "named", "of_script"]
 
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _THIS = os.urandom(16)  # this process, and those that are forked from it: they have the classes
 
 
@@ -56,15 +58,15 @@ def named(cls: type, reduced: tuple[Any, ...], *, begins: bool) -> tuple[Any, ..
     return _found, wanted, (maker, fill, content, *more), None, None, _filled
 
 
-def within(value: Any, reduced: tuple[Any, ...]) -> dict[int, str]:
-    """The ids of what a class or function of the script holds, with the names that ``__main__`` has for it."""
+def locks_within(value: Any, reduced: tuple[Any, ...]) -> dict[int, str]:
+    """The locks that a class or function of the script holds: their ids, with the names that ``__main__`` has for them."""
     if getattr(value, "__module__", None) != "__main__":
         return {}
-    if not isinstance(value, type):
-        held = reduced[2][1]["__globals__"].items()
-        return {id(item): name for name, item in held if _in_main(name) is item}
-    name = value.__qualname__
-    return {id(item): f"{name}.{key}" for key, item in vars(value).items()} if _in_main(name) is value else {}
+    if isinstance(value, type):
+        held = {f"{value.__qualname__}.{key}": item for key, item in vars(value).items()}
+    else:
+        held = reduced[2][1]["__globals__"]
+    return {id(item): name for name, item in held.items() if isinstance(item, _LOCKS) and _in_main(name) is item}
 
 
 def of_script(name: str) -> Any:

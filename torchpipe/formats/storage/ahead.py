@@ -1,6 +1,6 @@
 """``AheadFile``: a remote file that is read by ranges, several at once, before they are asked for.
 
-Runs in the thread that reads; the requests in ``request_threads``. What is read ahead is part of no position and of no
+Runs in the thread that reads; the requests in ``RequestThreads``. What is read ahead is part of no position and of no
 state: a file stands where its reader stands.
 
 The threads in which a process asks servers for bytes before they are read: a few, for all files together.

@@ -7,7 +7,7 @@ ranges are read ahead (``ahead``), and kept on disk where the options say so (``
 
 ``OpenedAhead``: the files that a reader comes to next, opened and begun while it reads the one before.
 
-Files are opened in the threads of ``request_threads``, for the thread that reads. What is opened ahead is an open file
+Files are opened in ``RequestThreads``, for the thread that reads. What is opened ahead is an open file
 and its first bytes: no part of a position, nor of a state.
 
 Who owns what
