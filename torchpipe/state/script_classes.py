@@ -59,7 +59,7 @@ def named(cls: type, reduced: tuple[Any, ...], *, begins: bool) -> tuple[Any, ..
 
 
 def locks_within(value: Any, reduced: tuple[Any, ...]) -> dict[int, str]:
-    """The locks that a class or function of the script holds: their ids, with the names that ``__main__`` has for them."""
+    """The ids of the locks that a class or function of the script holds, with the names that ``__main__`` has."""
     if getattr(value, "__module__", None) != "__main__":
         return {}
     if isinstance(value, type):
