@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 from torchpipe.errors import LargeGraphWarning, NotSerializableError
 from torchpipe.machine import format_bytes
-from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import DataPipe, is_node, node_name, with_inputs
+from torchpipe.node.user_warnings import warn_user
 
 __all__ = ["image_of"]
 

@@ -16,7 +16,7 @@ from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe, NodeIterator
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
-from torchpipe.node.users_code import runs_users_code
+from torchpipe.node.user_code import runs_users_code
 from torchpipe.state import SnapshotPolicy
 
 

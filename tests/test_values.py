@@ -17,35 +17,35 @@ from hypothesis import given, settings
 from tests.keeping import LEAVES, Box, Frozen, OwnList, Pair, Plain, draw, make, specs
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.state import decode, encode
-from torchpipe.values import Looked, check, kept_of, put
-from torchpipe.values.data import sample_of
+from torchpipe.values import ObjectTracker, check, kept_of, put
+from torchpipe.values.large_data import sample_of
 
 PASSES = 4
 
 
-def goes_on(spec: Any, look: Callable[[Any], Looked] = lambda owner: Looked([owner])) -> None:
+def goes_on(spec: Any, look: Callable[[Any], ObjectTracker] = lambda owner: ObjectTracker([owner])) -> None:
     """In another one, taken back to there, and back to the start."""
     expected = [draw(kept) for kept in [make(spec)] for _ in range(PASSES)]
     for stop in range(PASSES):
         used, other = make(spec), make(spec)
-        looked, there = look(used), look(other)
-        assert looked.now() == []
-        start = looked.now()
+        tracker, there = look(used), look(other)
+        assert tracker.now() == []
+        start = tracker.now()
         assert [draw(used) for _ in range(stop)] == expected[:stop]
-        assert looked.lost() == []
-        saved = decode(encode(looked.now()), allow_pickle=False)  # it is plain data
+        assert tracker.lost() == []
+        saved = decode(encode(tracker.now()), allow_pickle=False)  # it is plain data
         check(there, saved)
         put(there, saved)
         assert [draw(other) for _ in range(PASSES - stop)] == expected[stop:]
         draw(used)
-        put(looked, saved)
+        put(tracker, saved)
         assert [draw(used) for _ in range(PASSES - stop)] == expected[stop:], "taken back"
-        for one, kept in ((looked, used), (there, other)):
+        for one, kept in ((tracker, used), (there, other)):
             put(one, start)
             assert [draw(kept) for _ in range(PASSES)] == expected, "taken back to its start"
 
 
-LOOKS = pytest.mark.parametrize("look", [lambda owner: Looked([owner]), kept_of], ids=["whole", "but for data"])
+LOOKS = pytest.mark.parametrize("look", [lambda owner: ObjectTracker([owner]), kept_of], ids=["whole", "but for data"])
 
 
 @LOOKS
@@ -63,9 +63,9 @@ def test_L2_in_any_nesting_and_however_it_is_shared(spec: Any) -> None:
 
 def test_L2_what_others_share_with_the_owner_stays_shared() -> None:
     used, fresh = make("two names"), make("two names")
-    looked, there = Looked([used]), Looked([fresh])
+    tracker, there = ObjectTracker([used]), ObjectTracker([fresh])
     draw(used)
-    before, saved = fresh.x, looked.now()
+    before, saved = fresh.x, tracker.now()
     put(there, saved)
     assert fresh.x is before is fresh.y.x
     assert fresh.x.tolist() == [1, 0]
@@ -73,14 +73,14 @@ def test_L2_what_others_share_with_the_owner_stays_shared() -> None:
 
 def test_what_has_not_changed_is_in_no_state() -> None:
     owner = Box("", rows=list(range(100_000)), array=np.zeros(100_000), few={"a": [1]})
-    looked = Looked([owner])
-    assert looked.now() == []
+    tracker = ObjectTracker([owner])
+    assert tracker.now() == []
     owner.few["a"].append(2)
-    assert len(encode(looked.now())) < 1000
+    assert len(encode(tracker.now())) < 1000
     owner.rows[50_000] = -1
-    assert len(encode(looked.now())) > 100_000
+    assert len(encode(tracker.now())) > 100_000
     owner.rows[50_000] = 50_000
-    assert len(encode(looked.now())) < 1000
+    assert len(encode(tracker.now())) < 1000
 
 
 # -- data ---------------------------------------------------------------------------------------------------------
@@ -105,13 +105,13 @@ def test_L2_data_are_read_by_their_owner_and_put_back_by_nobody(name: str) -> No
     """Many read their data when they are first needed: nothing was there before, and nothing is in a state."""
     used, fresh, bare, at_once = Box("", rows=None, n=0), Box("", rows=None, n=0), Box("", n=0), Box("", n=0)
     at_once.rows = DATA[name]()
-    looked, others = kept_of(used), [kept_of(owner) for owner in (fresh, bare, at_once)]
+    tracker, others = kept_of(used), [kept_of(owner) for owner in (fresh, bare, at_once)]
     assert others[2].now() == []
     used.rows, used.n = DATA[name](), 1
-    assert looked.lost() == []
-    saved = decode(encode(looked.now()), allow_pickle=False)
+    assert tracker.lost() == []
+    saved = decode(encode(tracker.now()), allow_pickle=False)
     assert len(encode(saved)) < 1000
-    for there in (*others, looked):
+    for there in (*others, tracker):
         check(there, saved)
         put(there, saved)
         assert there.owners[0].n == 1
@@ -124,15 +124,15 @@ def test_L2_data_are_read_by_their_owner_and_put_back_by_nobody(name: str) -> No
 @pytest.mark.parametrize("name", ["a list", "a list of a class", "an array", "a dict of arrays", "records"])
 def test_L7_data_that_have_changed_are_refused_by_name(name: str) -> None:
     used, fresh = Box("", rows=DATA[name]()), Box("", rows=DATA[name]())
-    looked, there = kept_of(used), kept_of(fresh)
+    tracker, there = kept_of(used), kept_of(fresh)
     rows = used.rows["x"] if isinstance(used.rows, dict) else used.rows
     rows[:] = rows[::-1].copy()
-    saved = looked.now()
+    saved = tracker.now()
     with pytest.raises(StateError, match=r"Box.rows has other data .* 1,000 kB .*state_dict"):
         put(there, saved)
-    put(looked, saved)
+    put(tracker, saved)
     with pytest.raises(StateError, match=r"Box.rows has other data"):
-        put(looked, [])
+        put(tracker, [])
 
 
 def test_L7_what_stands_beside_data_is_kept_or_refused() -> None:
@@ -146,34 +146,34 @@ def test_L7_what_stands_beside_data_is_kept_or_refused() -> None:
 
     expected = [step(box) for box in [made()] for _ in range(4)]
     used, fresh = made(), made()
-    looked, there = kept_of(used), kept_of(fresh)
+    tracker, there = kept_of(used), kept_of(fresh)
     assert [step(used), step(used)] == expected[:2]
-    saved = decode(encode(looked.now()), allow_pickle=False)
+    saved = decode(encode(tracker.now()), allow_pickle=False)
     put(there, saved)
     assert [step(fresh), step(fresh)] == expected[2:], "objects in a short list are followed, whatever they hold"
     used.few["n"] = 1
     with pytest.raises(StateError, match=r"Box.few has other data"):
-        put(kept_of(made()), looked.now())
+        put(kept_of(made()), tracker.now())
 
 
 def test_L7_what_is_too_far_away_is_told() -> None:
     chain: Any = None
     for _ in range(25_000):
         chain = Plain(chain)
-    looked = kept_of(Box("", chain=chain, n=0))
-    looked.owners[0].n = 1
-    assert len(looked.now()["objects"]) < 9
-    assert "what is further away than the nearest 20,000 objects" in looked.lost()[0][1]
+    tracker = kept_of(Box("", chain=chain, n=0))
+    tracker.owners[0].n = 1
+    assert len(tracker.now()["objects"]) < 9
+    assert "what is further away than the nearest 20,000 objects" in tracker.lost()[0][1]
 
 
 def test_L7_data_of_an_object_that_is_new_are_told() -> None:
     owner = Box("", inner=None)
-    looked = kept_of(owner)
+    tracker = kept_of(owner)
     owner.inner = Box("", rows=list(range(200_000)))
-    assert [text for _, text in looked.lost()] == ["Box.inner.rows (list)"]
-    assert decode(encode(looked.now()), allow_pickle=False) == looked.now()
+    assert [text for _, text in tracker.lost()] == ["Box.inner.rows (list)"]
+    assert decode(encode(tracker.now()), allow_pickle=False) == tracker.now()
     other = Box("", inner=None)
-    put(kept_of(other), looked.now())
+    put(kept_of(other), tracker.now())
     assert other.inner is None, "as it was"
 
 
@@ -182,14 +182,14 @@ def test_L7_data_of_an_object_that_is_new_are_told() -> None:
 
 def test_L7_what_cannot_be_taken_down_is_named() -> None:
     owner = Box("", numbers=(n for n in range(3)), lock=threading.Lock(), file=io.StringIO(), inner=None, x=len, n=0)
-    looked = Looked([owner])
-    assert looked.lost() == [(0, "Box.numbers (generator)")], "it may have moved"
+    tracker = ObjectTracker([owner])
+    assert tracker.lost() == [(0, "Box.numbers (generator)")], "it may have moved"
     owner.inner, owner.x, owner.n = {"opened": [map(len, [])]}, lambda: 3, 1
-    found = [text for _, text in looked.lost()]
+    found = [text for _, text in tracker.lost()]
     assert found == ["Box.numbers (generator)", "Box.x (function)", "Box.inner['opened'][0] (map)"]
     other = Box("", numbers=(n for n in range(3)), lock=threading.Lock(), file=io.StringIO(), inner=None, x=len, n=0)
-    saved = decode(encode(looked.now()), allow_pickle=False)
-    there = Looked([other])
+    saved = decode(encode(tracker.now()), allow_pickle=False)
+    there = ObjectTracker([other])
     check(there, saved)
     put(there, saved)
     assert (other.inner, other.x, other.n) == (None, len, 1), "as they were; the rest goes on"
@@ -208,11 +208,11 @@ class Removes:
 
 
 def test_L8_a_state_names_only_what_the_owner_holds() -> None:
-    def saved() -> tuple[Any, Looked]:
+    def saved() -> tuple[Any, ObjectTracker]:
         owner = Box("", x=Pair(0), y=Frozen(1), act=Removes)
-        looked = Looked([owner])
+        tracker = ObjectTracker([owner])
         owner.x, owner.y = Pair(1), Frozen(2)
-        return looked.now(), Looked([Box("", x=Pair(0), y=Frozen(1), act=Removes)])
+        return tracker.now(), ObjectTracker([Box("", x=Pair(0), y=Frozen(1), act=Removes)])
 
     whole, there = saved()
     check(there, whole)
@@ -254,17 +254,17 @@ def test_L8_a_state_sets_no_attribute_that_is_none(name: Any) -> None:
         def method(self) -> None: ...
 
     owner = Own()
-    looked = Looked([owner])
+    tracker = ObjectTracker([owner])
     owner.count = 1
-    saved = looked.now()
+    saved = tracker.now()
     saved["objects"][0][3][3] = [name]
     with pytest.raises(StateError, match="no place for it"):
-        check(Looked([Own()]), saved)
+        check(ObjectTracker([Own()]), saved)
 
 
 def test_L3_states_from_before_are_read() -> None:
     owner = Box("", count=0, rows=[1, 2], rng=random.Random(0), gone=1, inner=Frozen(0))
-    looked = Looked([owner])
+    tracker = ObjectTracker([owner])
     version, words, gauss = random.Random(5).getstate()
     kept = [
         [["count"], "value", 3],
@@ -274,8 +274,8 @@ def test_L3_states_from_before_are_read() -> None:
         [["new"], "value", {"a": 1}],
     ]
     there, saved = owner.rows, {"older": [kept]}
-    check(looked, saved)
-    put(looked, saved)
+    check(tracker, saved)
+    put(tracker, saved)
     assert (owner.count, owner.rows, owner.new, hasattr(owner, "gone")) == (3, [3, 4, 5], {"a": 1}, False)
     assert owner.rows is there
     assert owner.rng.random() == random.Random(5).random()
@@ -286,7 +286,7 @@ def test_L3_states_from_before_are_read() -> None:
         put(read, [kept[0], [["rows"], "data", 3]])
     for forged in ([["__class__"], "value", 3], [["other", "x"], "value", 1], [["count"], "code", 1], [[], "value", 1]):
         with pytest.raises(StateError):
-            check(looked, {"older": [[forged]]})
+            check(tracker, {"older": [[forged]]})
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,9 @@ def test_L3_states_from_before_are_read() -> None:
 )
 def test_L2_long_lists_come_back_with_their_types(values: list[Any]) -> None:
     owner, other = Box("", a=0), Box("", a=0)
-    looked, there = Looked([owner]), Looked([other])
+    tracker, there = ObjectTracker([owner]), ObjectTracker([other])
     owner.a = values
-    saved = decode(encode(looked.now()))
+    saved = decode(encode(tracker.now()))
     put(there, saved)
     assert list(map(type, other.a)) == list(map(type, values))
     assert other.a == values
@@ -316,7 +316,7 @@ def test_L2_a_look_takes_nothing() -> None:
     stream, numbers = (n for n in range(3)), itertools.count()
     owner = Box("", stream=stream, numbers=numbers, rng=torch.Generator())
     before = owner.rng.get_state()
-    looked = Looked([owner])
-    looked.now(), looked.lost()
+    tracker = ObjectTracker([owner])
+    tracker.now(), tracker.lost()
     assert (next(stream), next(numbers)) == (0, 0)
     assert torch.equal(owner.rng.get_state(), before)

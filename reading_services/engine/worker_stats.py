@@ -12,7 +12,7 @@ from torchpipe import errors
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.figures import EventLog, Made, ServiceFigures
 from torchpipe.machine import format_bytes
-from torchpipe.node.announce import warn_user
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.stats import ProcessStats, QueueStats
 from torchpipe.stats.model import Section
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, MAKING, SENDING, Times

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from torchpipe.errors import RankError, StateError
 from torchpipe.execution.epoch import LeftOver, Uneven, no_item
-from torchpipe.execution.merges import RoundsMerge, merge_below
+from torchpipe.execution.merge_variants import RoundsMerge, merge_below
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.state.copying import copy_item
 

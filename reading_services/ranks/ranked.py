@@ -18,8 +18,8 @@ from torchpipe.execution.preparing import PreparingReadingService
 from torchpipe.execution.reading_service import warn_of_replicated
 from torchpipe.graph import plan
 from torchpipe.graph.plan import total_length
-from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import DataPipe, node_name, traits_of
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count
 from torchpipe.state.flat import MAX_ALL_SHARDS, MAX_SHARDS
 

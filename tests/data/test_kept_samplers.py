@@ -17,8 +17,8 @@ from tests.data.datasets import Numbers
 from tests.keeping import LEAVES, draw, make, order_of, specs
 from torchpipe import DataLoader
 from torchpipe.errors import StateMismatchError
-from torchpipe.values import looked
-from torchpipe.values.pictures import Memory, picture_of
+from torchpipe.values import object_tracker
+from torchpipe.values.object_contents import Memory, contents_of
 
 LENGTH, EPOCHS, BATCHES = 6, 3, 3
 STOPS = [0, 1, 3, 4, 5, 6]  # the start, the midst and the end of the epochs
@@ -198,7 +198,9 @@ def test_L5_a_state_within_an_epoch_does_not_read_what_torchs_samplers_hold(
     next(stream := iter(loader))
     loader.state_dict()
     seen: list[Any] = []
-    monkeypatch.setattr(looked, "picture_of", lambda value, memories: seen.append(value) or picture_of(value, memories))
+    monkeypatch.setattr(
+        object_tracker, "contents_of", lambda value, *more: seen.append(value) or contents_of(value, *more)
+    )
     state = loader.state_dict()
     assert any(value is sampler for value in seen)
     assert not [value for value in seen if isinstance(value, Memory) or value is getattr(sampler, "indices", ())]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.tries import tries
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Part, Uneven
-from torchpipe.execution.merge import MergeIterator, Merges, ShardProvider
-from torchpipe.execution.merges import RoundsMerge
+from torchpipe.execution.merge import EpochMerges, MergeIterator, ShardProvider
+from torchpipe.execution.merge_variants import RoundsMerge
 from torchpipe.execution.shard import Chunk
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
@@ -52,7 +52,7 @@ def merged(
 ) -> MergeIterator:
     node = IterableWrapper([])
     start = EpochStart(seed=0, epoch=0, num_shards=len(lengths), part=part, rounds=rounds)
-    merges = Merges(lambda cursors: Chunks(lengths, sizes, cursors))
+    merges = EpochMerges(lambda cursors: Chunks(lengths, sizes, cursors))
     kind = MergeIterator if rounds in (None, Uneven.PAD) else RoundsMerge
     iterator = kind(node, Context.for_graph(node, seed=0), start, merges)
     if state is not None:

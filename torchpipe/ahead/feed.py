@@ -31,8 +31,8 @@ from typing import Any, TypeAlias
 from torchpipe.ahead.stage import ONE_QUEUE, Admitted, Source, Stage
 from torchpipe.ahead.waiting import join_all, listed
 from torchpipe.errors import StateError, add_note
-from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.opaque_warnings import OpaqueItemFinder
 from torchpipe.state import SnapshotPolicy, encode
 
 __all__ = ["Feed", "Snapshot", "Snapshots", "in_feed_thread", "move"]
@@ -60,7 +60,7 @@ class Snapshots:
     def __init__(self, source: Source, policy: SnapshotPolicy, name: str) -> None:
         self._source = source
         self._marked = source if isinstance(source, NodeIterator) else None
-        self.holders = None if self._marked is None else Holders(self._marked)
+        self.holders = None if self._marked is None else OpaqueItemFinder(self._marked)
         self._policy = policy
         self._name = name
         self._warned = False

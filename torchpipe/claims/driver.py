@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torchpipe.claims.saved import Item, SavedClaims, ranks_of_claims
 from torchpipe.claims.window import Claim, Window, are_open
 from torchpipe.errors import IteratorInvalidated, StateError
-from torchpipe.node.holders import OpaqueWarnings
+from torchpipe.node.opaque_warnings import OpaqueWarnings
 from torchpipe.state.codec import as_text
 from torchpipe.state.flat import CLAIMS
 

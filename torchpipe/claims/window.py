@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from torchpipe.claims.saved import Item
-from torchpipe.node.announce import warn_user
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_seconds
 from torchpipe.state.codec import encode
 from torchpipe.state.copying import copy_item

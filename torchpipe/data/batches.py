@@ -26,8 +26,8 @@ from torchpipe.device.prepare import stage_for
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.figures import Made, ServiceFigures
 from torchpipe.loader.handing import Handing
-from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.state import Cursor, SnapshotPolicy, decode
 from torchpipe.stats import MergeStats, StageStats

@@ -31,11 +31,11 @@ from torchpipe.compat.torch_private import WorkerInfo as TorchWorkerInfo
 from torchpipe.data import worker_info as thread_info
 from torchpipe.errors import NotSerializableError, add_note
 from torchpipe.iter._shared.batches import default_collate_in
-from torchpipe.node.announce import warn_user
 from torchpipe.node.failures import dump_error, load_error, safe_str
+from torchpipe.node.generator_seeding import SeededGenerators
 from torchpipe.node.host import Memory
 from torchpipe.node.iterator import is_stateful
-from torchpipe.node.own_generators import OwnGenerators
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state.pickling import Reducers
 from torchpipe.state.shared_list import dump_with_buffers
 from torchpipe.state.tensors import reduce_tensor
@@ -86,11 +86,11 @@ class Fetch:
         self.collate_fn = collate_fn
         self.by_sample = by_sample
 
-    def own_generators(self, warn: Callable[[str], None] | None = None) -> OwnGenerators | None:
+    def own_generators(self, warn: Callable[[str], None] | None = None) -> SeededGenerators | None:
         """The random generators that the dataset and the ``collate_fn`` hold now; None if the dataset has a state, and
         looks after them itself. ``warn`` is called with what cannot be seeded.
         """
-        return None if is_stateful(self.dataset) else OwnGenerators(self.dataset, self.collate_fn, warn=warn)
+        return None if is_stateful(self.dataset) else SeededGenerators(self.dataset, self.collate_fn, warn=warn)
 
     def warn_of_generators(self, why: str) -> None:
         """Warn of the random generators that are not seeded."""

@@ -35,7 +35,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, encode
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import MergeStats
-from torchpipe.values import Looked, Saved, kept_of, put
+from torchpipe.values import ObjectTracker, Saved, kept_of, put
 
 __all__ = [
     "IterableBatches",
@@ -91,7 +91,7 @@ class WorkersOwn(IterDataPipe[Any]):
         as_torch: bool,
         base_seed: int,
         begins: list[dict[str, Any]] | None = None,
-        kept: Looked | None = None,
+        kept: ObjectTracker | None = None,
     ) -> None:
         self.datapipe = datapipe
         self.dataset = dataset
@@ -238,7 +238,7 @@ def batch_graph(
     as_torch: bool,
     base_seed: int,
     begins: list[dict[str, Any]] | None = None,
-    kept: Looked | None = None,
+    kept: ObjectTracker | None = None,
 ) -> IterDataPipe[Any]:
     """The graph that makes batches of ``dataset``, which divides itself: a graph of nodes, or any other by workers.
 

@@ -69,15 +69,15 @@ from torchpipe.loader.observing import watched
 from torchpipe.loader.untraced import untraced
 from torchpipe.machine import Budget, budget_of
 from torchpipe.node.describe import describe_bound
-from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.identity import Identity, identity_of_data
 from torchpipe.node.iterator import is_stateful
+from torchpipe.node.opaque_warnings import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import as_text
 from torchpipe.stats.tracing import measures_by_default
-from torchpipe.values import Looked, put
+from torchpipe.values import ObjectTracker, put
 
 __all__ = ["DataLoader"]
 
@@ -233,7 +233,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
-        self._shared: Looked | None = None  # an iterable dataset that threads share, as the epoch before found it
+        self._shared: ObjectTracker | None = None  # a dataset that threads share, as the epoch before found it
         self._carried = Carried()
         self._last_samplers = Samplers(self._present_sampler, self.generator, keeps_seed=self.persistent_workers)
         self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used

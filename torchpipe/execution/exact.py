@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from torchpipe.errors import StateError
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.announce import COMPRESSED, REPLAYS
+from torchpipe.node.user_warnings import COMPRESSED, REPLAYS
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.state.cursor import Rotation
 

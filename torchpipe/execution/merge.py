@@ -24,18 +24,18 @@ from torchpipe.execution.clock import Clock
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.provider import AHEAD, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk, behind
-from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name
+from torchpipe.node.user_warnings import announce_replays
 from torchpipe.state import Cursor
 from torchpipe.state.cursor import Rotation, turn_of
 from torchpipe.stats import MergeStats
 
-__all__ = ["MergeIterator", "Merges", "Stretch"]
+__all__ = ["EpochMerges", "MergeIterator", "Stretch"]
 
 
-class Merges:
+class EpochMerges:
     """The merges of one epoch, which share a provider. It starts with the first pull, and ends when all are closed.
 
     One of ``branches`` may have no merge until then: a node of the user's begins to read it later, from its beginning.
@@ -203,7 +203,9 @@ class MergeIterator(NodeIterator[Any]):
     exact_after_error = True  # counts an item as it hands it out
     untimed = True
 
-    def __init__(self, node: DataPipe, context: Context, start: EpochStart, merges: Merges, branch: int = 0) -> None:
+    def __init__(
+        self, node: DataPipe, context: Context, start: EpochStart, merges: EpochMerges, branch: int = 0
+    ) -> None:
         super().__init__(node, context)
         self.branch = branch
         self._numbers = start.shards

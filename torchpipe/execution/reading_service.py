@@ -22,8 +22,8 @@ from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
 from torchpipe.execution.exact import check_exact, cursor_from, made_exact, no_exact
 from torchpipe.execution.figures import EventLog, Measuring, ServiceFigures
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
-from torchpipe.execution.merge import MergeIterator, Merges
-from torchpipe.execution.merges import RoundsMerge, TurnsIterator, UnorderedMerge
+from torchpipe.execution.merge import EpochMerges, MergeIterator
+from torchpipe.execution.merge_variants import RoundsMerge, TurnsIterator, UnorderedMerge
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.formats.pieces.undivided import advice
@@ -35,12 +35,12 @@ from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.running import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.machine import format_bytes
-from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.host import Host, Trace
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of, walk
-from torchpipe.node.users_code import refuse_hidden_inputs
+from torchpipe.node.user_code import refuse_hidden_inputs
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy
 from torchpipe.state.copying import beside_the_loop
@@ -82,7 +82,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._policy = policy
         self._plan: Plan | None = None
         self._measuring: Measuring | None = None
-        self._merges: Merges | None = None  # of the last epoch
+        self._merges: EpochMerges | None = None  # of the last epoch
         self._events = EventLog()  # of this process
         self._graphs = ShardGraphs((), None, None)  # of each branch, with a stand-in for what is dispatched
 
@@ -150,7 +150,7 @@ class ShardedReadingService(ReadingServiceInterface):
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         self._measured().begin_epoch()
         trace = self._measured().trace_main() if self.measuring and self.plan.main_nodes else None
-        self._merges = Merges(partial(self._start_shards, start), len(self.plan.cuts))
+        self._merges = EpochMerges(partial(self._start_shards, start), len(self.plan.cuts))
         return self._stream(start, self._main_root(self.plan.root), self._merges, trace)
 
     def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
@@ -159,11 +159,11 @@ class ShardedReadingService(ReadingServiceInterface):
         root = self.plan.root
         while root not in self.plan.cuts and not traits_of(root).alters_stream:  # it moves items, to a device say
             (root,) = inputs_of(root)
-        merges = Merges(partial(begin, manage_random=self._manages_random()), len(self.plan.cuts))
+        merges = EpochMerges(partial(begin, manage_random=self._manages_random()), len(self.plan.cuts))
         return self._stream(start, root, merges)
 
     def _stream(
-        self, start: EpochStart, root: DataPipe, merges: Merges, trace: Trace | None = None
+        self, start: EpochStart, root: DataPipe, merges: EpochMerges, trace: Trace | None = None
     ) -> NodeIterator[Any]:
         plan = self.plan
         plan.check_num_shards(start.num_shards, start.world_size)
@@ -344,7 +344,7 @@ def _way_out(node: Any, num_shards: int) -> str:
             f"Put .sharding_filter() right behind {node_name(source)}, before {node_name(node)}, and each reads its "
             "own part alone"
         )
-    unit, compression = getattr(node, "unit", "files"), getattr(node, "compression", "infer")
+    unit, compression = getattr(node, "piece_unit", "files"), getattr(node, "compression", "infer")
     return advice(node_name(node), traits_of(node).divided_by, unit, vars(source)["paths"], compression, num_shards)
 
 
@@ -354,7 +354,7 @@ def _much_read(node: Any, is_straight: bool, num_shards: int) -> str:
     A sharding point straight behind most readers lets them pass over what is not kept without reading it.
     """
     named = vars(inputs_of(node)[0]) if inputs_of(node) else {}
-    if num_shards < 2 or "listed" not in named or (is_straight and getattr(node, "unit", "") != "lines"):
+    if num_shards < 2 or "listed" not in named or (is_straight and getattr(node, "piece_unit", "") != "lines"):
         return ""
     (count, size, ends, *_), remote = named["listed"], any(map(is_remote, named["paths"]))
     if not (num_shards >= _SEVERAL_SHARDS if remote else (size or 0) >= _MUCH_BYTES):

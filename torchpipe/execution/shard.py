@@ -20,14 +20,13 @@ from torch.utils.data import Dataset
 
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
-from torchpipe.node.announce import REPLAYS, announce_replays, warn_user
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context
 from torchpipe.node.failures import add_position
-from torchpipe.node.holders import Holders
+from torchpipe.node.graph_pass import GraphPass, Replayed
 from torchpipe.node.host import Host, Memory, Trace
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
-from torchpipe.node.shared_by_pass import Replayed, SharedByPass
+from torchpipe.node.opaque_warnings import OpaqueItemFinder
 from torchpipe.node.tolerance import forget
 from torchpipe.node.traits import (
     DataPipe,
@@ -41,7 +40,8 @@ from torchpipe.node.traits import (
     with_inputs,
     yields_new_tensors,
 )
-from torchpipe.node.users_code import runs_users_code
+from torchpipe.node.user_code import runs_users_code
+from torchpipe.node.user_warnings import REPLAYS, announce_replays, warn_user
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
@@ -218,7 +218,7 @@ class Shard:
             **spec.in_context,
             section=self.section,
             substitutes={} if self.substitutes_of is None else self.substitutes_of(graph),
-            shared=SharedByPass(assumed=assumed),
+            shared=GraphPass(assumed=assumed),
             host=Host(
                 encodes=True,
                 strict=spec.strict,
@@ -275,7 +275,7 @@ class Shard:
     def _go_to(self, cursor: Cursor, state: Any, context: Context) -> None:
         """Bring the pass that has begun to ``cursor``, whose snapshot says ``state``."""
         spec = self.spec
-        self._holders = Holders(self._iterator)
+        self._holders = OpaqueItemFinder(self._iterator)
         if state is not None:
             with refusing_misfits(f"shard {spec.shard}"):
                 saved, random = state["iterator"], state.get("random")

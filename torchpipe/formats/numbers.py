@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from torchpipe.node.plain import plain
+from torchpipe.node.function_results import plain
 
 __all__ = ["given_number", "holds"]
 

@@ -25,7 +25,7 @@ from torchpipe.compat.packages import needs
 from torchpipe.formats.indexes import Index, find_index, misfit
 from torchpipe.formats.records import ContentRecords, wrong_piece
 from torchpipe.formats.storage.content import Content
-from torchpipe.node.plain import plain
+from torchpipe.node.function_results import plain
 
 __all__ = [
     "TFRecords", "check_crc32c", "check_record", "example_parser", "hop_records", "indexed_records", "masked_crc32c",

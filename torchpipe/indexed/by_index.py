@@ -10,7 +10,7 @@ from torchpipe.node.iterator import NodeIterator, Positions
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
-    from torchpipe.node.own_generators import OwnGenerators
+    from torchpipe.node.generator_seeding import SeededGenerators
     from torchpipe.node.traits import DataPipe
 
 __all__ = ["ByIndex"]
@@ -23,7 +23,7 @@ class ByIndex(NodeIterator[T]):
     shard's alone. ``own`` seeds generators that the data hold for each item; None where they hold none.
     """
 
-    def __init__(self, node: DataPipe, context: Context, length: int, own: OwnGenerators | None) -> None:
+    def __init__(self, node: DataPipe, context: Context, length: int, own: SeededGenerators | None) -> None:
         super().__init__(node, context)
         self._length = length
         self._own = own

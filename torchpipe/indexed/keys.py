@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.indexed.by_index import ByIndex
+from torchpipe.node.generator_seeding import SeededGenerators
 from torchpipe.node.iterator import stored_count
-from torchpipe.node.own_generators import OwnGenerators
 from torchpipe.node.validate import check_map_input
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class KeysIterator(ByIndex[T]):
     def __init__(
         self, node: DataPipe, context: Context, data: Any, length: int, keys: Callable[[], Sequence[Any]]
     ) -> None:
-        super().__init__(node, context, length, OwnGenerators(data, warn=context.warn_once))
+        super().__init__(node, context, length, SeededGenerators(data, warn=context.warn_once))
         self.position = 0
         self._data = data
         self._keys = keys

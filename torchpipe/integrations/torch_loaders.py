@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
-from torchpipe.node.torchs_loaders import common_seed
+from torchpipe.node.torch_loaders import common_seed
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed

@@ -19,8 +19,8 @@ from torchpipe.formats.storage.streams import close_streams
 from torchpipe.iter._shared.shared_pass import Container
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.function_results import plain
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
-from torchpipe.node.plain import plain
 from torchpipe.node.traits import DataPipe, callable_name, divides, node_name, seeded, traits_of, walk
 from torchpipe.node.validate import check_columns, check_count, check_input
 from torchpipe.state.copying import copy_item

@@ -27,13 +27,13 @@ from weakref import WeakKeyDictionary
 from torchpipe.errors import GraphError, StateError, raise_error_of
 from torchpipe.formats.storage.writing import Lease, write_whole
 from torchpipe.iter._shared.bases import OnePerItem
-from torchpipe.node.announce import announce_replay
 from torchpipe.node.content_digest import Unseen, describe_content
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import node_name, walk
+from torchpipe.node.user_warnings import announce_replay
 from torchpipe.node.validate import check_count, check_seconds
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, decode, encode, opaque_notes

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.streams import close_streams
 from torchpipe.iter._shared.bases import CountingIterator, ItemIterator, OnePerItem, SeveralInputs
-from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe.node.function_results import checked_key, plain_key
 from torchpipe.node.iterator import NodeIterator, Positions, stored_count, stored_items
-from torchpipe.node.plain import checked_key, plain_key
 from torchpipe.node.traits import callable_name
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_columns, check_count, check_input, check_map_input
 from torchpipe.state.copying import copy_item, holds_mutable
 

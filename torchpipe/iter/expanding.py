@@ -17,7 +17,7 @@ from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
-from torchpipe.node.private import has_state
+from torchpipe.node.pass_copy import has_state
 from torchpipe.node.traits import callable_name, is_node
 from torchpipe.node.validate import check_columns, check_count
 

@@ -24,8 +24,8 @@ from torchpipe.iter._shared.bases import ItemIterator, OneInput, OnePerItem
 from torchpipe.iter._shared.batches import default_collate_in, makes_new_tensors
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
+from torchpipe.node.function_results import checked_key
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_items
-from torchpipe.node.plain import checked_key
 from torchpipe.node.tolerance import skip, tried
 from torchpipe.node.traits import node_name
 from torchpipe.node.validate import check_choice, check_columns, check_count, check_function

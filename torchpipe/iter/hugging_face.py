@@ -21,11 +21,11 @@ from torchpipe.indexed.keys import KeysIterator
 from torchpipe.iter._shared.bases import form_on
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pieces import StreamPieces
-from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import node_name
+from torchpipe.node.user_warnings import announce_replay, warn_user
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates
 

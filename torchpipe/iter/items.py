@@ -26,8 +26,8 @@ from torchpipe.iter._shared.bases import (
 )
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.function_results import plain
 from torchpipe.node.iterator import stored_count
-from torchpipe.node.plain import plain
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns
 from torchpipe.randomness.seeds import ItemStreams, stored_key

@@ -21,8 +21,8 @@ from torchpipe.iter._shared.bases import ItemIterator, Itemwise, OneInput
 from torchpipe.iter._shared.batches import check_same_fields, note_dropped
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
+from torchpipe.node.function_results import checked_size, length_of, plain
 from torchpipe.node.iterator import stored_count, stored_items
-from torchpipe.node.plain import checked_size, length_of, plain
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_choice, check_columns, check_count
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.function_results import checked_size, length_of, plain
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
-from torchpipe.node.plain import checked_size, length_of, plain
 from torchpipe.node.traits import node_name
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_choice, check_count, check_function, check_input
 from torchpipe.randomness.seeds import IndexStream
 

@@ -16,8 +16,8 @@ from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.function_results import plain_key
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
-from torchpipe.node.plain import plain_key
 from torchpipe.node.traits import callable_name, division
 from torchpipe.node.validate import check_columns, check_count, check_input
 from torchpipe.randomness.seeds import check_seed, permutation, stored_key

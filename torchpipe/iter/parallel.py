@@ -21,7 +21,7 @@ from torchpipe.iter._shared.bases import CountingIterator, OnePerItem, apply_to_
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items
-from torchpipe.node.private import has_state
+from torchpipe.node.pass_copy import has_state
 from torchpipe.node.tolerance import as_note, of_note
 from torchpipe.node.traits import callable_name, node_name, stream_arguments
 from torchpipe.node.validate import check_columns, check_count

@@ -66,7 +66,7 @@ class PieceSharder(IterDataPipe[T]):
         reader: Any = datapipe
         pieces = FilePieces(
             reader.source,
-            reader.unit,
+            reader.piece_unit,
             shuffle=shuffle,
             piece_bytes=piece_bytes,
             compression=getattr(reader, "compression", "infer"),

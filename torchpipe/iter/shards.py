@@ -42,7 +42,7 @@ class TFRecordReader(ContentReader[Any]):
     with the path, the record and the byte.
     """
 
-    unit = "records"
+    piece_unit = "records"
     fingerprint_ignores = ("storage_options", "verify")
 
     def __init__(
@@ -94,7 +94,7 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     raises, all with the shard, the sample and the byte; StateError where a shard has changed.
     """
 
-    unit = "samples"
+    piece_unit = "samples"
 
     def __init__(
         self,

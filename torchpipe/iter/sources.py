@@ -20,14 +20,14 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import StateError
 from torchpipe.indexed.by_index import ByIndex
 from torchpipe.indexed.keys import KeysIterator, check_keys
-from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
-from torchpipe.node.ends import stream_of
+from torchpipe.node.generator_seeding import SeededGenerators
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
-from torchpipe.node.kept import Kept
-from torchpipe.node.own_generators import OwnGenerators
+from torchpipe.node.mutation_check import MutationCheck
+from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import private_copy
+from torchpipe.node.user_warnings import announce_replay, warn_user
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper", "MapToIterConverter"]
@@ -168,7 +168,7 @@ class _SequenceIterator(ByIndex[T]):
 
     def __init__(self, node: IterableWrapper[T], context: Context) -> None:
         items = node.iterable
-        own = None if isinstance(items, (*_DATA, *_LISTED)) else OwnGenerators(items, warn=context.warn_once)
+        own = None if isinstance(items, (*_DATA, *_LISTED)) else SeededGenerators(items, warn=context.warn_once)
         super().__init__(node, context, len(node), own)
         self._passed = 0  # items up to the last one yielded, unless ``_rest`` knows better
         self._held: Any = None  # the items as they are when the pass begins
@@ -253,10 +253,10 @@ class _IterableIterator(NodeIterator[T]):
         self.position = 0
         self._stateful = is_stateful(node.iterable)
         self._iterable: Any = _private(node.iterable) if self._stateful and node.deepcopy else node.iterable
-        self._kept: Kept | None = None  # of a pass's own
+        self._kept: MutationCheck | None = None  # of a pass's own
         if node.deepcopy and not self._stateful and _is_users(node.iterable):
             self._iterable = private_copy(node.iterable)
-            self._kept = Kept(self._iterable, node.iterable, at_most=8)
+            self._kept = MutationCheck(self._iterable, node.iterable, at_most=8)
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False
@@ -335,7 +335,7 @@ class _IterableIterator(NodeIterator[T]):
             yield copy_item(item) if deep else item
         self._ended = True
         if self._kept is not None:
-            self._kept.tell_of_changes(f"the iterable {type(self._iterable).__name__}")
+            self._kept.warn_of_changes(f"the iterable {type(self._iterable).__name__}")
 
     def close(self) -> None:
         super().close()

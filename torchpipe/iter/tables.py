@@ -97,7 +97,7 @@ class ArrowReader(_TableReader):
     Raises: as :class:`~torchpipe.iter.ParquetReader`, also for a file that is cut off; EOFError for an empty one.
     """
 
-    unit = "record batches"
+    piece_unit = "record batches"
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class ParquetReader(_TableReader):
     has changed since a state was saved.
     """
 
-    unit = "row groups"
+    piece_unit = "row groups"
     begins_at = -(1 << 16)  # where the table of what is in it stands
     fingerprint_ignores = ("storage_options", "use_threads", "partitions")
 

@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 
 class _LineReader(ContentReader[T]):
-    unit = "lines"
+    piece_unit = "lines"
 
     def __init__(
         self,

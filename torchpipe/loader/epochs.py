@@ -13,7 +13,7 @@ from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.loader.single_consumer import BeginGuard
-from torchpipe.node.announce import warn_user
+from torchpipe.node.user_warnings import warn_user
 
 __all__ = ["AtWork", "EpochPosition", "Epochs", "Fresh", "Live", "Loaded", "Parked"]
 

@@ -20,10 +20,10 @@ from torchpipe.iter.sources import MapToIterConverter
 from torchpipe.loader.observing import HasFigures, LoaderFigures, Observed
 from torchpipe.loader.single_consumer import Hold
 from torchpipe.loader.state import GraphIdentity, LoaderState, StateSizes
-from torchpipe.node.announce import warn_user
-from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.opaque_warnings import OpaqueWarnings
 from torchpipe.node.traits import DataPipe, is_node, walk
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed

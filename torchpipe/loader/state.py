@@ -17,10 +17,10 @@ from torchpipe.errors import LargeStateWarning, RankError, StateError, StateMism
 from torchpipe.execution.epoch import Epoch
 from torchpipe.graph import plan
 from torchpipe.machine import format_bytes
-from torchpipe.node.announce import warn_user
 from torchpipe.node.fingerprint import describe_graph, first_argument, first_difference, without_data
 from torchpipe.node.identity import WAY_ON, Identity, identity_of_graph
 from torchpipe.node.traits import DataPipe, inputs_of, node_name
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
 from torchpipe.state.ranks import deal, is_of_agreement, merge

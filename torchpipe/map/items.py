@@ -20,9 +20,9 @@ from torchpipe.indexed.shuffled import ShuffledKeys, Switched
 from torchpipe.map._indices import checked_index
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, MapDataPipe, functional_datapipe
+from torchpipe.node.function_results import as_key, plain_key
+from torchpipe.node.generator_seeding import SeededGenerators
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.own_generators import OwnGenerators
-from torchpipe.node.plain import as_key, plain_key
 from torchpipe.node.validate import check_columns, check_count, check_function, check_map_input
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.state.copying import copy_item
@@ -109,7 +109,7 @@ class _Held:
         index = plain_key(index)
         number = index if type(index) is int and index >= 0 else zlib.crc32(repr(index).encode())
         if self.random is None:
-            self.random = BatchRandom(OwnGenerators(self.source))
+            self.random = BatchRandom(SeededGenerators(self.source))
         return self.random.within(_SEED, 0, number, lambda: self.source[index])
 
     def __reduce__(self) -> Any:

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import GraphError
-from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe.node.function_results import as_key
 from torchpipe.node.host import Host
-from torchpipe.node.plain import as_key
 from torchpipe.node.traits import divides, node_name, traits_of, walk
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_columns
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state.copying import copy_item

@@ -12,8 +12,8 @@ import torch
 from torchpipe.formats.storage.paths import expand_paths, listed_files
 from torchpipe.formats.tokens import MappedTokens, TokenSequences
 from torchpipe.map._indices import checked_index
-from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import MapDataPipe
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count
 
 __all__ = ["TokenFile"]

@@ -13,14 +13,14 @@ from typing import Any
 
 from torchpipe.errors import GraphError
 from torchpipe.node.graph_index import GraphIndex
+from torchpipe.node.graph_pass import GraphPass
 from torchpipe.node.host import Host, Renumbered, Trace
 from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
-from torchpipe.node.private import for_pass
+from torchpipe.node.pass_copy import for_pass
 from torchpipe.node.replay import BoundInput, ReplayIterator
 from torchpipe.node.retries import Retries
-from torchpipe.node.shared_by_pass import SharedByPass
 from torchpipe.node.tolerance import Failures
-from torchpipe.node.torchs_loaders import by_torch
+from torchpipe.node.torch_loaders import by_torch
 from torchpipe.node.traits import (
     DataPipe,
     Division,
@@ -53,7 +53,7 @@ class Context:
     rounds: tuple[int, ...] = ()
     graph: GraphIndex
     host: Host = field(default_factory=Host)
-    shared: SharedByPass = field(default_factory=SharedByPass)
+    shared: GraphPass = field(default_factory=GraphPass)
     substitutes: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
@@ -103,7 +103,7 @@ class Context:
             rounds=(),
             graph=graph,
             host=replace(self.host, trace=self._trace_inside(graph), supply=None),
-            shared=SharedByPass(),
+            shared=GraphPass(),
             substitutes={},
         )
 
@@ -124,7 +124,7 @@ class Context:
         inner = self.inside(graph, derive_seed(*self.stream_key(owner), number))
         # What it replays, this pass replays: it is in the state of this
         outer = self.shared
-        shared = SharedByPass(replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping)
+        shared = GraphPass(replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping)
         return replace(inner, before=before, shared=shared)
 
     @property

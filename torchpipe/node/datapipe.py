@@ -22,7 +22,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.replay import BOUND
 from torchpipe.node.traits import inputs_of, named_inputs
-from torchpipe.node.users_code import refuse_hidden_inputs
+from torchpipe.node.user_code import refuse_hidden_inputs
 
 __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "NodeAttributeError", "functional_datapipe", "iterate"]
 

@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 
 from torchpipe.node.traits import DataPipe, Division, divides, division, inputs_of, reads, traits_of, walk
-from torchpipe.node.users_code import node_runs_users_code
+from torchpipe.node.user_code import node_runs_users_code
 
 __all__ = ["GraphIndex"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from torchpipe.node.announce import warn_user
 from torchpipe.node.ownership import is_strict
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state import LeftOut, SnapshotPolicy
 
 __all__ = ["Host", "Memory", "Renumbered", "Trace"]

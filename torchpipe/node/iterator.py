@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError
-from torchpipe.node.ends import stream_of
 from torchpipe.node.ownership import check_kept, keeper_of, looked_after, watched
 from torchpipe.node.pass_engine import ENDED, Drawing, PassEngine
-from torchpipe.node.saved import (
+from torchpipe.node.state_values import (
     has_become_shorter,
     is_stateful,
     kinds_of_saved,
@@ -28,13 +27,14 @@ from torchpipe.node.saved import (
     stored_items,
     values_of_saved,
 )
+from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import is_ours, node_name, traits_of
 from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
-    from torchpipe.node.shared_by_pass import SharedByPass
+    from torchpipe.node.graph_pass import GraphPass
     from torchpipe.node.traits import DataPipe
 
 __all__ = [
@@ -343,7 +343,7 @@ def _kept_safe(iterator: NodeIterator[Any], stream: Iterator[Any]) -> Iterator[A
     return looked_after(iterator, stream)
 
 
-def _lent(stream: Iterator[Any], shared: SharedByPass) -> Iterator[Any]:
+def _lent(stream: Iterator[Any], shared: GraphPass) -> Iterator[Any]:
     """Copies of the items, once a state holds some of them themselves."""
     for item in stream:
         held = [copy_item(item) if shared.lent else item]

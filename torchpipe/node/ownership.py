@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchpipe.errors import ItemChangedError, StateError
-from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import callable_name, is_ours, node_name
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state import encode, opaque_notes
 from torchpipe.state.copying import CONTAINERS, holds_mutable, walk_parts
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import GraphError, StateError
-from torchpipe.node.announce import announce_replay
-from torchpipe.node.ends import stream_of
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
-from torchpipe.node.kept import Kept
+from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.protocol import NodeProtocol
+from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import DataPipe, node_name, with_inputs
+from torchpipe.node.user_warnings import announce_replay
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -113,7 +113,7 @@ class ReplayIterator(NodeIterator[Any]):
         self._kept = (
             None
             if takes_seed
-            else Kept(self._copy, node, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
+            else MutationCheck(self._copy, node, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
         )
         self._copy.__dict__[BOUND] = self._with_copy(context)
         context.shared.replays.append(self)
@@ -173,7 +173,7 @@ class ReplayIterator(NodeIterator[Any]):
             yield item
         self._ended = True
         if self._kept is not None:
-            self._kept.tell_of_changes(node_name(self.node))
+            self._kept.warn_of_changes(node_name(self.node))
 
     def _replay(self, iterator: Iterator[Any]) -> None:
         on_again = self.context.host.on_again

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from torchpipe.errors import add_note
-from torchpipe.node.private import with_state
+from torchpipe.node.pass_copy import with_state
 from torchpipe.node.tolerance import text_of
 from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import RandomStates

@@ -18,9 +18,9 @@ from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
 from torchpipe.iter.running import Prefetcher
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.graph_pass import GraphPass
 from torchpipe.node.host import Host
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.shared_by_pass import SharedByPass
 from torchpipe.node.traits import divides, node_name, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
@@ -101,7 +101,7 @@ class _Pass:
     random: GlobalRandom
 
     @property
-    def shared(self) -> SharedByPass:
+    def shared(self) -> GraphPass:
         return self.iterator.context.shared
 
     def take(self, count: int) -> list[Frozen]:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.node.traits import is_ours
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
 __all__ = ["LoaderSource", "loader_start", "source_policy"]

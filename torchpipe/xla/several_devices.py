@@ -17,8 +17,8 @@ from torchpipe.ahead.background import FeedStats, RunAhead
 from torchpipe.ahead.stage import Stage
 from torchpipe.device import Backend, resolve
 from torchpipe.errors import IteratorInvalidated, StateError, StateMismatchError
-from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
+from torchpipe.node.opaque_warnings import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.xla.deal import DevicesEpoch, DeviceShare, DevicesPosition, Tail

@@ -28,7 +28,7 @@ from torchpipe.iter import (
     TextLineReader,
 )
 from torchpipe.node.datapipe import iterate
-from torchpipe.node.users_code import runs_users_code
+from torchpipe.node.user_code import runs_users_code
 from torchpipe.testing import check_node
 
 CONTENTS = st.lists(st.sampled_from(["", "a", "bc", "ä€", "\r", "x" * 40]), max_size=12)

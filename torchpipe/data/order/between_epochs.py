@@ -15,8 +15,8 @@ from torchpipe.data.order.samplers import MOST_SEED, RolloverBatchSampler, load_
 from torchpipe.data.order.sampling import check_sampler_position
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.shard import announce_leading, beginning
-from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state import Cursor, encode
 from torchpipe.state.flat import MAX_SHARDS, damaged, shown
 from torchpipe.values import kept_of

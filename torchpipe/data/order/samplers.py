@@ -43,7 +43,7 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import RandomStates
 from torchpipe.state import encode
 from torchpipe.state.flat import damaged, shown
-from torchpipe.values import Looked, check, put
+from torchpipe.values import ObjectTracker, check, put
 
 __all__ = [
     "MOST_SEED",
@@ -251,7 +251,7 @@ class Samplers:
         self.generators = _generators_of(self.parts, generator)
         self.note()
         names = {number: _others_names(part) for number, part in enumerate(self.parts)}
-        self._looked = Looked(self.parts, held=self.generators, held_types=(Dataset,), names=names)
+        self._tracker = ObjectTracker(self.parts, held=self.generators, held_types=(Dataset,), names=names)
         self._warned = False
         self.start: dict[str, Any] | None = None  # what there was to save before the first epoch
         self.dataset: Any = None  # an iterable one that is read in this process, as it was then
@@ -401,8 +401,8 @@ class Samplers:
         count = len(self.parts)
         if self.owner is not None and not whole:
             return {"count": count, "values": None, "states": {}}
-        values = self._looked.now(at_large=not (under_way and self.are_torchs))  # before samplers are asked
-        lost = {number for number, _ in self._looked.lost()}
+        values = self._tracker.now(at_large=not (under_way and self.are_torchs))  # before samplers are asked
+        lost = {number for number, _ in self._tracker.lost()}
         states = {
             number: copy.deepcopy(part.state_dict())
             for number, part in enumerate(self.parts)
@@ -423,7 +423,7 @@ class Samplers:
         """Put back what :meth:`present_parts` gave."""
         values, states = _values_in(parts)
         if values is not None:
-            put(self._looked, values)
+            put(self._tracker, values)
         for number, state in states.items():
             load_into(self.parts[number], state)
         self.note()
@@ -503,7 +503,7 @@ class Samplers:
         if not all(is_stateful(self.parts[number]) for number in states):
             raise StateMismatchError("the state has samplers with a state of their own: make the loader as it was")
         if values is not None:
-            check(self._looked, values)
+            check(self._tracker, values)
 
     def _check_carried(self, state: dict[str, Any]) -> None:
         sampler = self.sampler
@@ -525,7 +525,7 @@ class Samplers:
         """Warn, once, of attributes that have changed and that no state can hold."""
         if self._warned or self.owner is not None:
             return
-        lost = [text for number, text in self._looked.lost() if not is_stateful(self.parts[number])]
+        lost = [text for number, text in self._tracker.lost() if not is_stateful(self.parts[number])]
         if lost:
             self._warned = True
             warnings.warn(

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import ReplicatedSourceWarning
 from torchpipe.execution.ranks import DataRanks, RankGroup, Talk, data_ranks
-from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import Division, division, node_name, walk
+from torchpipe.node.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

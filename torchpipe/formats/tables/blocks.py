@@ -46,7 +46,7 @@ class Blocks(ABC):
 
     path: str
     stamp: list[int | str | None] | None
-    unit: str
+    block_name: str
     """The name of a block, in texts."""
     count: int
     """The number of blocks."""
@@ -83,14 +83,14 @@ class BlocksPart(Blocks):
     """
 
     def __init__(self, blocks: Blocks, first: int, stop: int) -> None:
-        self.path, self.stamp, self.unit = blocks.path, blocks.stamp, blocks.unit
+        self.path, self.stamp, self.block_name = blocks.path, blocks.stamp, blocks.block_name
         self.count = stop - first
         self.first = first
         self._blocks = blocks
         if not 0 <= first <= stop <= blocks.count:
             blocks.close()
             last = first if not 0 <= first < blocks.count else stop - 1
-            raise ValueError(f"{self.path} has no {self.unit} {last}: it has {blocks.count}")
+            raise ValueError(f"{self.path} has no {self.block_name} {last}: it has {blocks.count}")
         blocks.narrow(first, stop)
 
     def length(self, block: int) -> int | None:
@@ -329,7 +329,7 @@ class ArrowBlocks(Blocks):
     file; EOFError for an empty one.
     """
 
-    unit = "record batch"
+    block_name = "record batch"
 
     def __init__(
         self,

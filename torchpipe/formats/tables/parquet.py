@@ -268,7 +268,7 @@ class ParquetBlocks(Blocks):
     Raises: ValueError for a column that the file has not, and for a file that is not parquet.
     """
 
-    unit = "row group"
+    block_name = "row group"
 
     def __init__(
         self,
@@ -355,7 +355,7 @@ class NoBlocks(Blocks):
     """The blocks of a file that is not opened: a filter keeps none of its rows."""
 
     stamp = None
-    unit = "row group"
+    block_name = "row group"
     count = 0
 
     def __init__(self, path: str) -> None:

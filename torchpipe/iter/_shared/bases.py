@@ -15,9 +15,9 @@ from typing import Any, ClassVar, TypeVar
 from torchpipe.indexed.shuffled import Switched
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.function_results import plain_key
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.plain import plain_key
 from torchpipe.node.validate import check_input
 
 __all__ = [

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.node.announce import announce_replay
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, node_name
+from torchpipe.node.user_warnings import announce_replay
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates
 from torchpipe.state.copying import copy_item, separated
 

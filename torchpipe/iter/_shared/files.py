@@ -20,9 +20,9 @@ from torchpipe.formats.storage.streams import StreamWrapper, close_stream, wrap_
 from torchpipe.formats.storage.writing import path_in
 from torchpipe.iter._shared.bases import CountingIterator, ItemIterator, OnePerItem
 from torchpipe.iter._shared.paths import naming_path, pair_of
-from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_columns
 
 __all__ = ["Digest", "FileSaver", "Opener", "check_hash_type", "pieces_of"]

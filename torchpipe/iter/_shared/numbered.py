@@ -21,7 +21,7 @@ from torchpipe.machine import bytes_of
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, has_assumption, node_name, reads_shared, traits_of, walk
-from torchpipe.node.users_code import runs_users_code
+from torchpipe.node.user_code import runs_users_code
 from torchpipe.state import Cursor, encode
 
 __all__ = ["NUMBERS", "Numbered", "may_be_numbered"]

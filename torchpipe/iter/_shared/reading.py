@@ -24,11 +24,11 @@ from torchpipe.formats.storage.streams import StreamWrapper, can_seek
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.paths import as_paths, coming, made_of_files, named_files, path_and_stream
-from torchpipe.node.announce import COMPRESSED
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.traits import DataPipe, node_name, walk
+from torchpipe.node.user_warnings import COMPRESSED
 from torchpipe.node.validate import check_length
 
 __all__ = ["ContentReader", "FileReader", "Spot", "StreamReader"]
@@ -52,7 +52,7 @@ class FileReader(IterDataPipe[T]):
     """Base of the readers: ``paths`` is a node that yields paths, or what :class:`~torchpipe.iter.PathList` takes."""
 
     form: ClassVar[str]  # its name in messages; by default that of the class
-    unit: ClassVar[str] = "files"  # of the pieces that it can read by themselves
+    piece_unit: ClassVar[str] = "files"  # where files may be cut into pieces that it can read by themselves
     begins_at: ClassVar[int] = 0  # of a whole file: the byte that is read first; negative: so many before the end
     divided_by = "shard_pieces"
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
@@ -67,18 +67,18 @@ class FileReader(IterDataPipe[T]):
         self.source = as_paths(self.form, paths, storage_options)
 
     def piece_of(self, item: object) -> tuple[str, tuple[int, int] | None]:
-        """An item as a path, and what to read of the file: from where to where, in ``unit``; None for all of it.
+        """An item as a path, and what to read of the file: from where to where, in ``piece_unit``; None for all of it.
 
         Raises: TypeError for what is no path, and for a piece of another unit.
         """
         if isinstance(item, Piece):
             if item.unit == "files":
                 return item.path, None
-            if item.unit == self.unit:
+            if item.unit == self.piece_unit:
                 return item.path, (item.start, item.stop)
             raise TypeError(
-                f"{self.form} reads pieces that are {self.unit}, and {item.path} was cut at {item.unit}: let "
-                f"{self.form}(paths).shard_pieces() make them, or give FilePieces the unit {self.unit!r}"
+                f"{self.form} reads pieces that are {self.piece_unit}, and {item.path} was cut at {item.unit}: let "
+                f"{self.form}(paths).shard_pieces() make them, or give FilePieces the unit {self.piece_unit!r}"
             )
         if isinstance(item, str | os.PathLike):
             path = os.fspath(item)
@@ -354,7 +354,7 @@ def _beginning(reader: FileReader[Any], item: object) -> Beginning | None:
     path, span = reader.piece_of(item)
     if not is_remote(path):
         return None
-    if span is None or reader.unit not in _IN_BYTES:
+    if span is None or reader.piece_unit not in _IN_BYTES:
         return path, *reader.first_bytes(path, span is not None)
     return path, max(0, span[0] - _BEFORE_BYTES), span[1]
 

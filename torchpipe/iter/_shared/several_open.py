@@ -23,11 +23,11 @@ from torchpipe.errors import GraphError, StateError
 from torchpipe.formats.storage.content import Content
 from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.formats.text import Lines
-from torchpipe.node.announce import announce_replay
 from torchpipe.node.context import Context
-from torchpipe.node.ends import stream_of
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
+from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
+from torchpipe.node.user_warnings import announce_replay
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates, may_change_states
 from torchpipe.state.copying import copy_item, separated
 

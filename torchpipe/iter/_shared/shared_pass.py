@@ -21,13 +21,13 @@ from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.streams import close_streams
-from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
 from torchpipe.node.ownership import keeper_of, watch_inputs
-from torchpipe.node.private import own_functions
+from torchpipe.node.pass_copy import own_functions
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, pairs, walk
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count, check_input
 from torchpipe.state.copying import copy_item
 

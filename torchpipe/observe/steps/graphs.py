@@ -45,7 +45,7 @@ from torchpipe.loader.state import LoaderState
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, inputs_of, is_ours, node_name, pairs, traits_of, walk
-from torchpipe.node.users_code import node_runs_users_code
+from torchpipe.node.user_code import node_runs_users_code
 from torchpipe.observe.steps.rows import Rows, rows_in, wanted_steps
 from torchpipe.state.ranks import delivered_position
 

@@ -23,7 +23,7 @@ from torchpipe.loader.observing import AskedSteps
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.fingerprint import describe_graph
-from torchpipe.node.plain import plain
+from torchpipe.node.function_results import plain
 from torchpipe.node.traits import DataPipe, traits_of, walk
 from torchpipe.node.validate import check_count
 from torchpipe.state.inspect import found_in

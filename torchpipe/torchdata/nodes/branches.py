@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.shared_pass import Container
-from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.function_results import plain
 from torchpipe.node.iterator import NodeIterator, stored_items
-from torchpipe.node.plain import plain
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count, check_input
 from torchpipe.randomness.seeds import IndexStream, StreamKey, check_seed
 from torchpipe.state.copying import separated

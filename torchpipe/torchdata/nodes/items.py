@@ -21,8 +21,8 @@ from torchpipe.iter._shared.bases import CountingIterator, Itemwise, OnePerItem,
 from torchpipe.iter.limiting import Taker
 from torchpipe.iter.parallel import MOST_THREADS, ParallelMapper
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.function_results import plain, plain_key
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.plain import plain, plain_key
 from torchpipe.node.validate import check_count, check_function, check_input
 from torchpipe.utils import pin_memory_fn
 

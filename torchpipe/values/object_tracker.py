@@ -19,24 +19,24 @@ import numpy as np
 
 from torchpipe.randomness.generators import GENERATORS
 from torchpipe.state.kinds import find_named
-from torchpipe.values.data import is_larger, sample_of
-from torchpipe.values.pictures import (
+from torchpipe.values.large_data import is_larger, sample_of
+from torchpipe.values.object_contents import (
     ATTRIBUTES,
     NAMED,
+    Contents,
     Memories,
-    Picture,
     by_attributes,
+    contents_of,
     encoded,
     is_constant,
     is_of_machine,
     is_own,
     is_same,
     name_of,
-    picture_of,
 )
-from torchpipe.values.standard import WELL_KNOWN, WELL_KNOWN_MAKERS
+from torchpipe.values.standard_classes import WELL_KNOWN, WELL_KNOWN_MAKERS
 
-__all__ = ["Link", "Looked", "Node", "Saved", "without"]
+__all__ = ["Link", "Node", "ObjectTracker", "Saved", "without"]
 
 _MOST_OBJECTS = 20_000  # where there is a limit to what is taken down: 0.2 s
 
@@ -46,7 +46,7 @@ Saved: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A part of a picture that is read from a state: the object of this number in its table."""
+    """A part of contents that are read from a state: the object of this number in its table."""
 
     number: int
 
@@ -56,7 +56,7 @@ class Node:
     """An object that was found. ``label`` leads to it from ``parent``."""
 
     value: Any
-    picture: Picture
+    contents: Contents
     parent: Node | None
     label: Any
 
@@ -79,12 +79,12 @@ def _word(label: Any, holder: Node) -> str:
     if type(label) is not tuple:
         return label if type(label) is str else f"[{label}]"
     what, key = label
-    if what == "argument" and holder.picture.fixed[1] and name_of(holder.picture.parts[0]) == "builtins:getattr":
+    if what == "argument" and holder.contents.fixed[1] and name_of(holder.contents.parts[0]) == "builtins:getattr":
         return ".__self__"
     return f"[{key!r:.40}]" if what in ("key", "of", "value") else f".{what}{key}"
 
 
-class Looked:
+class ObjectTracker:
     """``owners`` as they are when this is made, with all that they refer to.
 
     ``held``: objects that are somebody else's to keep, and ``held_types``. ``names``: of owners, by their number,
@@ -118,11 +118,11 @@ class Looked:
         self.code: dict[str, Any] = dict(WELL_KNOWN)
         self.makers: set[tuple[str, str, str]] = set(WELL_KNOWN_MAKERS)  # (class, how, by what)
         for node in self.made.values():
-            kind, function = name_of(type(node.value)), node.picture.parts[:1]
-            if node.picture.kind == "object" and node.picture.fixed[0] != "held":
-                self.makers.add((kind, node.picture.fixed[0], name_of(function[0])))
+            kind, function = name_of(type(node.value)), node.contents.parts[:1]
+            if node.contents.kind == "object" and node.contents.fixed[0] != "held":
+                self.makers.add((kind, node.contents.fixed[0], name_of(function[0])))
                 self._note_code(function[0])
-            self._note_code(node.value if node.picture.kind == "code" else type(node.value))
+            self._note_code(node.value if node.contents.kind == "code" else type(node.value))
 
     def _note_code(self, code: Any) -> None:
         name = name_of(code)
@@ -159,54 +159,54 @@ class Looked:
             if id(value) in found:
                 continue
             if id(value) in not_mine or (parent is not None and isinstance(value, self._held_types)):
-                picture = Picture("held")
+                contents = Contents("held")
             elif parent is not None and self.is_data(value):
-                picture = Picture("data", sample_of(value))
+                contents = Contents("data", sample_of(value))
             elif parent is not None and self._at_most is not None and is_own(type(value)):
-                picture = Picture("held")
+                contents = Contents("held")
             elif self._at_most is not None and len(found) >= _MOST_OBJECTS:
-                picture = Picture("held")
+                contents = Contents("held")
                 self.beyond = self.beyond or parent
             else:
-                picture = self._picture(value, memories, at_large)
+                contents = self._contents(value, memories, at_large)
             if parent is None and (names := self.names.get(label[1])):
-                picture = without(picture, names)
-            node = found[id(value)] = Node(value, picture, parent, label)
-            if not picture.constant:
-                for part, name in zip(picture.parts, picture.labels(), strict=True):
+                contents = without(contents, names)
+            node = found[id(value)] = Node(value, contents, parent, label)
+            if not contents.constant:
+                for part, name in zip(contents.parts, contents.labels(), strict=True):
                     if not is_constant(part) or self.is_data(part):
                         waiting.append((part, node, name))
         return found
 
-    def picture_of(self, value: Any, memories: Memories) -> Picture:
-        """The picture of ``value``; if it cannot be asked, of its identity alone. Holders of data that pickle new
+    def contents_of(self, value: Any, memories: Memories) -> Contents:
+        """The contents of ``value``; if it cannot be asked, of its identity alone. Holders of data that pickle new
         objects each time they are asked (tables, say) are followed by their attributes.
         """
         try:
-            picture = picture_of(value, memories)
+            contents = contents_of(value, memories)
             if (
                 self._at_most is not None
-                and picture.kind == "object"
+                and contents.kind == "object"
                 and not hasattr(type(value), "__next__")
-                and not is_same(picture, picture_of(value, memories))
+                and not is_same(contents, contents_of(value, memories))
             ):
-                picture = by_attributes(value)
+                contents = by_attributes(value)
         except RecursionError:
             raise
         except Exception:  # objects refuse in many ways
-            return Picture("opaque")
-        if picture.kind in ("array", "tensor") and self.is_data(picture.parts[0]):
+            return Contents("opaque")
+        if contents.kind in ("array", "tensor") and self.is_data(contents.parts[0]):
             return encoded(value, str(value.dtype), "")  # a small view of data
-        return picture
+        return contents
 
     def is_data(self, value: Any) -> bool:
         return self._at_most is not None and is_larger(value, self._at_most)
 
-    def _picture(self, value: Any, memories: Memories, at_large: bool) -> Picture:
+    def _contents(self, value: Any, memories: Memories, at_large: bool) -> Contents:
         before = self.made.get(id(value))
-        if before is None or not before.picture.is_large:
-            return self.picture_of(value, memories)
-        last = self._seen.get(id(value), before).picture
+        if before is None or not before.contents.is_large:
+            return self.contents_of(value, memories)
+        last = self._seen.get(id(value), before).contents
         if (
             not at_large
             and last.constant
@@ -217,13 +217,13 @@ class Looked:
             return last
         if last.constant and last.kind == "list" and type(value) is list and value == last.parts:
             return last
-        picture = self.picture_of(value, memories)
-        self._seen[id(value)] = Node(value, picture, None, None)
-        return picture
+        contents = self.contents_of(value, memories)
+        self._seen[id(value)] = Node(value, contents, None, None)
+        return contents
 
     def is_unchanged(self, node: Node) -> bool:
         made = self.made.get(id(node.value))
-        return made is not None and is_same(node.picture, made.picture)
+        return made is not None and is_same(node.contents, made.contents)
 
     # -- taking down ------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class Looked:
     def changed_in_place(self, *, except_for: Collection[int]) -> list[str]:
         """The paths of objects that were there and are not as they were, but for those with these ids."""
         return [
-            (node if node.picture.kind != "memory" or node.parent is None else node.parent).path()
+            (node if node.contents.kind != "memory" or node.parent is None else node.parent).path()
             for node in self.look().values()
             if id(node.value) in self.made and id(node.value) not in except_for and not self.is_unchanged(node)
         ]
@@ -254,7 +254,7 @@ class Looked:
                 continue
             if isinstance(node.value, GENERATORS):
                 found.append(node.path())
-            was, now = before.picture.attributes(), node.picture.attributes()
+            was, now = before.contents.attributes(), node.contents.attributes()
             found += [
                 f"{node.path()}.{name}"
                 for name, value in now.items()
@@ -276,49 +276,51 @@ class Looked:
 
     def _tells(self, node: Node) -> bool:
         """False for what belongs to the process (files, locks, connections), which datasets open as they are read."""
-        picture, kind = node.picture, type(node.value)
-        refused = picture.fixed[0] == "held" if picture.kind == "object" else picture.kind in ("held", "code", "opaque")
+        contents, kind = node.contents, type(node.value)
+        refused = (
+            contents.fixed[0] == "held" if contents.kind == "object" else contents.kind in ("held", "code", "opaque")
+        )
         return self._at_most is None or not refused or (hasattr(kind, "__next__") and not is_of_machine(kind))
 
     def _is_lost(self, node: Node, parent: Node) -> bool:
         if id(node.value) in self.made:
-            return node.picture.kind == "opaque"
-        if node.picture.kind == "data":  # which its owner reads, where it is an attribute
-            return not (self.is_unchanged(parent) or (id(parent.value) in self.made and parent.picture.attributes()))
+            return node.contents.kind == "opaque"
+        if node.contents.kind == "data":  # which its owner reads, where it is an attribute
+            return not (self.is_unchanged(parent) or (id(parent.value) in self.made and parent.contents.attributes()))
         return not self._can_be_made(node)
 
     def _can_be_made(self, node: Node) -> bool:
         """That of what it refers to is another question."""
-        picture = node.picture
-        match picture.kind:
+        contents = node.contents
+        match contents.kind:
             case "held" | "opaque" | "data":
                 return False
             case "encoded":
-                return not picture.fixed[2]  # in this process's memory
+                return not contents.fixed[2]  # in this process's memory
             case "code":
-                return self.code_named(picture.fixed) is node.value
+                return self.code_named(contents.fixed) is node.value
             case "enum":
                 return self.code_named(name_of(type(node.value))) is type(node.value)
             case "object":
-                kind, function = type(node.value), picture.parts[0]
+                kind, function = type(node.value), contents.parts[0]
                 known = self.code_named(name_of(kind)) is kind and self.code_named(name_of(function)) is function
-                return known and self.may_make(name_of(kind), picture.fixed[0], name_of(function))
+                return known and self.may_make(name_of(kind), contents.fixed[0], name_of(function))
             case _:
                 return True
 
 
-def _as_long(value: Any, picture: Picture) -> bool:
-    return type(value) is list and len(value) == len(picture.parts)
+def _as_long(value: Any, contents: Contents) -> bool:
+    return type(value) is list and len(value) == len(contents.parts)
 
 
-def without(picture: Picture, names: Collection[str]) -> Picture:
+def without(contents: Contents, names: Collection[str]) -> Contents:
     """An owner's, but for attributes that are somebody else's."""
-    if picture.kind != "object" or picture.fixed[2] not in NAMED:
-        return picture
-    how, args, form, kept, items, pairs = picture.fixed
+    if contents.kind != "object" or contents.fixed[2] not in NAMED:
+        return contents
+    how, args, form, kept, items, pairs = contents.fixed
     gone = {1 + args + number for number, name in enumerate(kept) if name in names}
-    parts = [part for number, part in enumerate(picture.parts) if number not in gone]
-    return Picture(
+    parts = [part for number, part in enumerate(contents.parts) if number not in gone]
+    return Contents(
         "object", [how, args, form, [name for name in kept if name not in names], items, pairs], parts, False
     )
 
@@ -329,27 +331,27 @@ class _Table:
     A row with steps is a present object; without a kind, as it was. A part that is a link is None.
     """
 
-    def __init__(self, looked: Looked, found: dict[int, Node], changed: list[Node]) -> None:
+    def __init__(self, tracker: ObjectTracker, found: dict[int, Node], changed: list[Node]) -> None:
         self.rows: list[list[Any]] = []
-        self._looked, self._found = looked, found
+        self._tracker, self._found = tracker, found
         self._numbers: dict[int, int] = {}
         self._order: list[Any] = []
         self._changed = {id(node.value) for node in changed}
-        self._data = {key for key, node in found.items() if node.picture.kind == "data"}
+        self._data = {key for key, node in found.items() if node.contents.kind == "data"}
         self._lost = self._all_lost()
         for node in changed:
-            if id(node.value) in looked.made:
+            if id(node.value) in tracker.made:
                 self._number(node.value)
         for number, value in enumerate(self._order):  # which grows
             self._write(number, value)
 
     def _all_lost(self) -> set[int]:
         """New objects that nobody can make again, or that hold such."""
-        new = {key: node for key, node in self._found.items() if key not in self._looked.made}
-        lost = {key for key, node in new.items() if not self._looked._can_be_made(node)}
+        new = {key: node for key, node in self._found.items() if key not in self._tracker.made}
+        lost = {key for key, node in new.items() if not self._tracker._can_be_made(node)}
         holders: dict[int, list[int]] = {}
         for key, node in new.items():
-            for part in [] if node.picture.constant else node.picture.parts:
+            for part in [] if node.contents.constant else node.contents.parts:
                 holders.setdefault(id(part), []).append(key)
         waiting = list(lost)
         while waiting:
@@ -363,48 +365,48 @@ class _Table:
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self.rows)
-            made = self._looked.made.get(id(value))
+            made = self._tracker.made.get(id(value))
             steps = None if made is None else list(made.steps())
             self.rows.append([steps, name_of(type(value)), None, None, None, None])
             self._order.append(value)
         return number
 
     def _write(self, number: int, value: Any) -> None:
-        node, made = self._found.get(id(value)), self._looked.made.get(id(value))
+        node, made = self._found.get(id(value)), self._tracker.made.get(id(value))
         if made is not None and (node is None or id(value) not in self._changed):
             return
         assert node is not None
-        picture: Picture | None = node.picture
+        contents: Contents | None = node.contents
         if (
             made is not None
-            and not node.picture.constant
-            and any(id(part) in self._lost for part in node.picture.parts)
+            and not node.contents.constant
+            and any(id(part) in self._lost for part in node.contents.parts)
         ):
-            picture = _as_before(node.picture, made.picture, self._lost, self._data)
-        if picture is None or picture.kind in ("held", "opaque"):
+            contents = _as_before(node.contents, made.contents, self._lost, self._data)
+        if contents is None or contents.kind in ("held", "opaque"):
             return
-        fixed = picture.fixed
-        if picture.kind == "memory":
+        fixed = contents.fixed
+        if contents.kind == "memory":
             fixed = [fixed[0], fixed[1].tobytes()]
-        parts, links = picture.packed(), list[Any]()
-        if not picture.constant:
+        parts, links = contents.packed(), list[Any]()
+        if not contents.constant:
             parts = list(parts)
             for place, part in enumerate(parts):
                 if not is_constant(part) or id(part) in self._data:
                     links.append([place, self._number(part)])
                     parts[place] = None
-        self.rows[number][2:] = [picture.kind, fixed, parts, links]
+        self.rows[number][2:] = [contents.kind, fixed, parts, links]
 
 
-def _as_before(picture: Picture, made: Picture, lost: set[int], data: set[int]) -> Picture | None:
+def _as_before(contents: Contents, made: Contents, lost: set[int], data: set[int]) -> Contents | None:
     """With the attributes as they were whose objects nobody can make again, unless these are ``data``, which stay what
     stands there; None where all has to stay as it was.
     """
-    if picture.kind != "object" or picture.fixed[2] != ATTRIBUTES or picture.fixed[:2] != made.fixed[:2]:
+    if contents.kind != "object" or contents.fixed[2] != ATTRIBUTES or contents.fixed[:2] != made.fixed[:2]:
         return None
-    how, args, form, names, items, pairs = picture.fixed
-    head, values = picture.parts[: 1 + args], picture.parts[1 + args : 1 + args + len(names)]
-    tail = picture.parts[1 + args + len(names) :]
+    how, args, form, names, items, pairs = contents.fixed
+    head, values = contents.parts[: 1 + args], contents.parts[1 + args : 1 + args + len(names)]
+    tail = contents.parts[1 + args + len(names) :]
     if any(id(part) in lost for part in [*head, *tail]):
         return None
     before = made.attributes()
@@ -414,4 +416,4 @@ def _as_before(picture: Picture, made: Picture, lost: set[int], data: set[int]) 
             kept[name] = value
         elif name in before:
             kept[name] = before[name]
-    return Picture("object", [how, args, form, list(kept), items, pairs], [*head, *kept.values(), *tail], False)
+    return Contents("object", [how, args, form, list(kept), items, pairs], [*head, *kept.values(), *tail], False)

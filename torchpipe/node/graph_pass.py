@@ -16,7 +16,7 @@ from torchpipe.node.traits import DataPipe
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import StreamKey
 
-__all__ = ["RandomBefore", "Replayed", "SharedByPass"]
+__all__ = ["GraphPass", "RandomBefore", "Replayed"]
 
 
 class Replayed(Protocol):
@@ -75,7 +75,7 @@ class RandomBefore:
 
 
 @dataclass(eq=False)
-class SharedByPass:
+class GraphPass:
     """The data that the iterators of one pass share."""
 
     assumed: Mapping[int, Any] = field(

@@ -25,4 +25,4 @@ WELL_KNOWN_MAKERS: set[tuple[str, str, str]] = {
     *((_name(cls), "new", _name(cls)) for cls in _NEW),
     *((_name(cls), "call", _name(iter)) for cls in _ITERATORS),
 }
-"""(class, how, class or function): how an object is made. See ``pictures``."""
+"""(class, how, class or function): how an object is made. See ``object_contents``."""

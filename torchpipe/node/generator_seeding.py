@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from torchpipe.node.traits import is_ours
 from torchpipe.randomness.generators import generator_state, put_generator, seed_generator
 from torchpipe.randomness.seeds import OwnSeeds, StreamKey
-from torchpipe.values.generators_in import GeneratorsIn
+from torchpipe.values.generator_search import GeneratorSearch
 
-__all__ = ["OwnGenerators"]
+__all__ = ["SeededGenerators"]
 
 T = TypeVar("T")
 
@@ -29,14 +29,14 @@ _ADVICE = (
 )
 
 
-class OwnGenerators:
+class SeededGenerators:
     """The generators of ``roots``, when this is made, or a pass begins. ``warn`` is told what cannot be seeded.
 
     Not thread-safe.
     """
 
     def __init__(self, *roots: Any, warn: Callable[[str], None] | None = None) -> None:
-        self._found = GeneratorsIn(roots, is_ours)
+        self._found = GeneratorSearch(roots, is_ours)
         self._seeds = OwnSeeds()
         self._generators: list[tuple[int, Any]] = []
         lost = dict(self._found.lost)

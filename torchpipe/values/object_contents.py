@@ -1,6 +1,6 @@
-"""The picture of one object: its kind, what of it is plain data, and the objects that it refers to.
+"""The contents of one object: its kind, what of it is plain data, and the objects that it refers to.
 
-Runs in every process. Here is the one table of kinds. Constants (numbers, text, tuples of such ...) have no picture:
+Runs in every process. Here is the one table of kinds. Constants (numbers, text, tuples of such ...) have no contents:
 they stand in those of their holders. All else is asked for what pickle would ask it for, ``__reduce_ex__``; what pickle
 refuses is followed by its attributes, if it has any.
 """
@@ -37,10 +37,11 @@ from torchpipe.state.tensors import is_plain
 __all__ = [
     "ATTRIBUTES",
     "NAMED",
+    "Contents",
     "Memories",
     "Memory",
-    "Picture",
     "by_attributes",
+    "contents_of",
     "encoded",
     "is_constant",
     "is_of_machine",
@@ -48,7 +49,6 @@ __all__ = [
     "is_same",
     "is_same_part",
     "name_of",
-    "picture_of",
 ]
 
 _CONSTANTS = {
@@ -76,7 +76,7 @@ NAMED = (ATTRIBUTES, "named state")
 
 
 @dataclass(slots=True, eq=False)
-class Picture:
+class Contents:
     """``fixed`` is plain data, ``parts`` are constants and live objects, ``names`` say what each part is.
 
     Kinds: ``held`` and ``opaque`` are known by identity alone, and the second may change unseen; ``code``; ``tuple``,
@@ -195,7 +195,7 @@ def is_same_part(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
 
 
-def is_same(one: Picture, other: Picture) -> bool:
+def is_same(one: Contents, other: Contents) -> bool:
     if one is other:
         return True
     if one.kind != other.kind or len(one.parts) != len(other.parts):
@@ -209,19 +209,19 @@ def is_same(one: Picture, other: Picture) -> bool:
     return all(map(operator.is_, one.parts, other.parts)) or all(map(is_same_part, one.parts, other.parts))
 
 
-# -- pictures -------------------------------------------------------------------------------------------------------
+# -- contents -------------------------------------------------------------------------------------------------------
 
 
 def name_of(code: Any) -> str:
     return f"{getattr(code, '__module__', '')}:{getattr(code, '__qualname__', getattr(code, '__name__', ''))}"
 
 
-def picture_of(value: Any, memories: Memories) -> Picture:
+def contents_of(value: Any, memories: Memories) -> Contents:
     """Takes nothing from the object: a generator stays where it is."""
     kind = type(value)
     if kind is list:
         parts = value[:]
-        return Picture("list", None, parts, _all_constant(parts))
+        return Contents("list", None, parts, _all_constant(parts))
     if kind is dict:
         pairs = list(value.items())
         return _with_parts("dict", None, [key for key, _ in pairs] + [item for _, item in pairs])
@@ -230,31 +230,31 @@ def picture_of(value: Any, memories: Memories) -> Picture:
     if kind in (set, frozenset):
         return _with_parts("set", kind is frozenset, _in_order(value))
     if kind in (bytearray, array.array):
-        return Picture("buffer", [value.typecode if kind is array.array else "", bytes(value)])
+        return Contents("buffer", [value.typecode if kind is array.array else "", bytes(value)])
     if _is_simple(kind) and hasattr(value, "__dict__"):  # type: ignore[arg-type]  # classes can be hashed
         held = value.__dict__
-        return Picture("object", ["new", 0, ATTRIBUTES, list(held), 0, 0], [kind, *held.values()], False)
+        return Contents("object", ["new", 0, ATTRIBUTES, list(held), 0, 0], [kind, *held.values()], False)
     if isinstance(value, Memory):
-        return Picture("memory", ["tensor" if isinstance(value.owner, torch.Tensor) else "array", value.view.copy()])
+        return Contents("memory", ["tensor" if isinstance(value.owner, torch.Tensor) else "array", value.view.copy()])
     if isinstance(value, enum.Enum):
         name = value.name  # None, or several, for flags
         known = name in kind.__members__
-        return Picture("enum", [known, name if known else value.value], [kind], constant=False)
+        return Contents("enum", [known, name if known else value.value], [kind], constant=False)
     if isinstance(value, GENERATORS):
         state = generator_state(value)
-        return Picture("held") if state is None else Picture("generator", [generator_kind(value), encode(state)])
+        return Contents("held") if state is None else Contents("generator", [generator_kind(value), encode(state)])
     if isinstance(value, _CODE):
-        return Picture("code", name_of(value))
+        return Contents("code", name_of(value))
     if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType | None):
-        return Picture("code", name_of(value))
+        return Contents("code", name_of(value))
     if isinstance(value, torch.Tensor):
         return _of_tensor(value, memories)
     if kind is np.ndarray:
         return _of_array(value, memories)
     if isinstance(value, torch.nn.Module | np.memmap) or is_of_machine(kind):
-        return Picture("held")
+        return Contents("held")
     if _room(kind) == "torch" and not kind.__module__.startswith("torch.utils.data"):
-        return Picture("held")
+        return Contents("held")
     return _by_reduce(value)
 
 
@@ -272,8 +272,8 @@ def _room(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _with_parts(kind: str, fixed: Any, parts: list[Any]) -> Picture:
-    return Picture(kind, fixed, parts, _all_constant(parts))
+def _with_parts(kind: str, fixed: Any, parts: list[Any]) -> Contents:
+    return Contents(kind, fixed, parts, _all_constant(parts))
 
 
 def _in_order(members: Any) -> list[Any]:
@@ -282,7 +282,7 @@ def _in_order(members: Any) -> list[Any]:
     return sorted(listed, key=lambda item: (type(item).__name__, repr(item))) if _all_constant(listed) else listed
 
 
-def _of_tensor(value: torch.Tensor, memories: Memories) -> Picture:
+def _of_tensor(value: torch.Tensor, memories: Memories) -> Contents:
     if type(value) is not torch.Tensor or not is_plain(value) or value.grad_fn is not None:
         plain = value.detach().cpu().as_subclass(torch.Tensor)
         where = (
@@ -296,18 +296,18 @@ def _of_tensor(value: torch.Tensor, memories: Memories) -> Picture:
 
     memory = memories.of(value, storage.data_ptr() if storage.nbytes() else 0, view)
     fixed = [value.dtype, list(value.shape), list(value.stride()), value.storage_offset(), value.requires_grad]
-    return Picture("tensor", fixed, [memory], constant=False)
+    return Contents("tensor", fixed, [memory], constant=False)
 
 
-def encoded(value: Any, dtype: str, device: str) -> Picture:
+def encoded(value: Any, dtype: str, device: str) -> Contents:
     try:
         data = encode(value)
-        return Picture("opaque" if opaque_notes(data) else "encoded", [dtype, list(value.shape), device, data])
+        return Contents("opaque" if opaque_notes(data) else "encoded", [dtype, list(value.shape), device, data])
     except Exception:  # what no state can hold
-        return Picture("opaque")
+        return Contents("opaque")
 
 
-def _of_array(value: np.ndarray[Any, Any], memories: Memories) -> Picture:
+def _of_array(value: np.ndarray[Any, Any], memories: Memories) -> Contents:
     if value.dtype == object:
         return _with_parts("objects", list(value.shape), list(value.flat))
     if value.dtype.kind not in "biufcmMS":
@@ -322,7 +322,7 @@ def _of_array(value: np.ndarray[Any, Any], memories: Memories) -> Picture:
     offset = value.__array_interface__["data"][0] - address if owner.nbytes else 0
     described = np.lib.format.dtype_to_descr(value.dtype)
     fixed = [described, list(value.shape), list(value.strides), offset, value.flags.writeable]
-    return Picture("array", fixed, [memory], constant=False)
+    return Contents("array", fixed, [memory], constant=False)
 
 
 def _bytes_of(owner: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -345,7 +345,7 @@ def _is_simple(kind: type) -> bool:
 # -- what pickle would ask for --------------------------------------------------------------------------------------
 
 
-def _by_reduce(value: Any) -> Picture:
+def _by_reduce(value: Any) -> Contents:
     """Its fixed part: how it is made, arguments, form of its state, names in that, items, pairs of keys and values."""
     kind = type(value)
     if (
@@ -360,7 +360,7 @@ def _by_reduce(value: Any) -> Picture:
     except Exception:  # pickle refuses it, in whatever words
         return by_attributes(value)
     if isinstance(reduced, str):
-        return Picture("code", f"{kind.__module__}:{reduced}")
+        return Contents("code", f"{kind.__module__}:{reduced}")
     function, args, state, items, pairs = (*reduced, None, None, None)[:5]
     if len(reduced) > 5 and reduced[5] is not None:  # a function that sets the state
         return by_attributes(value)
@@ -375,7 +375,7 @@ def _by_reduce(value: Any) -> Picture:
     items = list(items or ())
     pairs = list(pairs or ())
     parts = [function, *args, *kept, *items, *[key for key, _ in pairs], *[item for _, item in pairs]]
-    return Picture("object", [how, len(args), form, names, len(items), len(pairs)], parts, constant=False)
+    return Contents("object", [how, len(args), form, names, len(items), len(pairs)], parts, constant=False)
 
 
 def _reduced(value: Any) -> Any:
@@ -407,10 +407,10 @@ def _state_of(value: Any, state: Any) -> tuple[str, list[str], list[Any]]:
     return ATTRIBUTES, list(found), list(found.values())
 
 
-def by_attributes(value: Any, how: str = "held") -> Picture:
+def by_attributes(value: Any, how: str = "held") -> Contents:
     found = dict(attributes_of(value))
     if how == "held" and not found:
-        return Picture("opaque")
+        return Contents("opaque")
     if isinstance(value, Iterator | functools.partial) or _room(type(value)) == "multiprocessing":
-        return Picture("opaque")
-    return Picture("object", [how, 0, ATTRIBUTES, list(found), 0, 0], [type(value), *found.values()], False)
+        return Contents("opaque")
+    return Contents("object", [how, 0, ATTRIBUTES, list(found), 0, 0], [type(value), *found.values()], False)

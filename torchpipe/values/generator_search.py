@@ -32,9 +32,9 @@ from torch.utils.data import IterableDataset
 
 from torchpipe.randomness.generators import GENERATORS, is_of_process
 from torchpipe.state.copying import ROWS, attributes_of, entries_of
-from torchpipe.values.pictures import is_of_machine
+from torchpipe.values.object_contents import is_of_machine
 
-__all__ = ["GeneratorsIn"]
+__all__ = ["GeneratorSearch"]
 
 _MOST, _OF_MORE = 1000, 100  # entries of a container that are looked at, and of one that has more
 _MOST_OBJECTS = 5000
@@ -54,7 +54,7 @@ _BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 
 
 @dataclass(slots=True)
-class GeneratorsIn:
+class GeneratorSearch:
     """The random generators in ``roots`` now.
 
     ``generators``: by the paths that lead to them, the same in every process. ``lost``: positions out of
@@ -79,7 +79,7 @@ class GeneratorsIn:
 
 
 class _Walk:
-    def __init__(self, found: GeneratorsIn) -> None:
+    def __init__(self, found: GeneratorSearch) -> None:
         self._found = found
         self._kinds: dict[type, Callable[[Any, str], _Parts] | None] = dict.fromkeys(_ATOMS)
         self._seen: dict[int, Any] = {}  # kept, so that ids stay theirs

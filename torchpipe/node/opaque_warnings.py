@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from torchpipe.errors import OpaqueStateWarning, StateError
-from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state import Cursor, encode, opaque_notes
 
-__all__ = ["Holders", "OpaqueWarnings"]
+__all__ = ["OpaqueItemFinder", "OpaqueWarnings"]
 
 
-class Holders:
+class OpaqueItemFinder:
     """Tells the node, of those below ``root``, whose state holds a type. Looks once for each type, since it is slow."""
 
     def __init__(self, root: NodeIterator[Any]) -> None:

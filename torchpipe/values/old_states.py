@@ -11,7 +11,7 @@ from typing import Any
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.randomness.generators import GENERATORS, MADE, generator_kind, put_generator
 from torchpipe.state.flat import damaged, shown
-from torchpipe.values.data import MOST_KEPT, is_larger, sample_of
+from torchpipe.values.large_data import MOST_KEPT, is_larger, sample_of
 
 __all__ = ["check", "is_older", "put"]
 

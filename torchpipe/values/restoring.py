@@ -21,62 +21,62 @@ from torchpipe.randomness.generators import MADE, generator_kind, put_generator
 from torchpipe.state import decode
 from torchpipe.state.flat import damaged
 from torchpipe.state.tensors import span_of
-from torchpipe.values import older
-from torchpipe.values.data import sample_of
-from torchpipe.values.looked import Link, Looked, Node, Saved, without
-from torchpipe.values.pictures import (
+from torchpipe.values import old_states
+from torchpipe.values.large_data import sample_of
+from torchpipe.values.object_contents import (
     ATTRIBUTES,
+    Contents,
     Memories,
     Memory,
-    Picture,
     is_constant,
     is_same,
     name_of,
 )
-from torchpipe.values.reading import Row, read
+from torchpipe.values.object_tracker import Link, Node, ObjectTracker, Saved, without
+from torchpipe.values.state_table import Row, read
 
 __all__ = ["check", "put"]
 
 
-def check(looked: Looked, saved: Saved) -> None:
+def check(tracker: ObjectTracker, saved: Saved) -> None:
     """Raises: StateError for what is damaged, StateMismatchError for what other owners have kept."""
-    if older.is_older(saved):
-        older.check(looked.owners, saved)
+    if old_states.is_older(saved):
+        old_states.check(tracker.owners, saved)
     else:
-        read(looked, saved)
+        read(tracker, saved)
 
 
-def put(looked: Looked, saved: Saved, *, compares: bool = True) -> None:
+def put(tracker: ObjectTracker, saved: Saved, *, compares: bool = True) -> None:
     """Let the owners be as they were when ``saved`` was taken down; data are left, and compared if this ``compares``.
 
     Raises: StateError for what cannot be put back, and for other data.
     """
-    looked.closed = None  # the owners are not what a pass has left
-    if older.is_older(saved):
-        _Putting(looked, [], compares=compares).run()
-        older.put(looked.owners, saved)
+    tracker.closed = None  # the owners are not what a pass has left
+    if old_states.is_older(saved):
+        _Putting(tracker, [], compares=compares).run()
+        old_states.put(tracker.owners, saved)
     else:
-        _Putting(looked, read(looked, saved), compares=compares).run()
+        _Putting(tracker, read(tracker, saved), compares=compares).run()
 
 
 # -- putting back ---------------------------------------------------------------------------------------------------
 
 
 class _Putting:
-    def __init__(self, looked: Looked, rows: list[Row], *, compares: bool) -> None:
-        self._looked, self._rows, self._compares = looked, rows, compares
-        self._changed = {id(row.node.value): row.picture for row in rows if row.node is not None and row.picture}
+    def __init__(self, tracker: ObjectTracker, rows: list[Row], *, compares: bool) -> None:
+        self._tracker, self._rows, self._compares = tracker, rows, compares
+        self._changed = {id(row.node.value): row.contents for row in rows if row.node is not None and row.contents}
         self._finals: dict[Any, Any] = {}
         self._making: set[int] = set()
         self._used: dict[int, Any] = {}
         self._bare: set[int] = set()  # made, and not filled: they may not be able to say what they are
-        self._waiting: list[tuple[Any, Picture, Node | None]] = []
-        self._memories = Memories(looked.memories)
-        self._owners = {id(owner): number for number, owner in enumerate(looked.owners)}
+        self._waiting: list[tuple[Any, Contents, Node | None]] = []
+        self._memories = Memories(tracker.memories)
+        self._owners = {id(owner): number for number, owner in enumerate(tracker.owners)}
 
     def run(self) -> None:
-        late: list[tuple[Any, Picture, Node | None]] = []
-        for owner in self._looked.owners:
+        late: list[tuple[Any, Contents, Node | None]] = []
+        for owner in self._tracker.owners:
             self._final(owner)
         while self._waiting or late:
             value, wanted, node = self._waiting.pop() if self._waiting else late.pop()
@@ -91,7 +91,7 @@ class _Putting:
             except Exception as error:
                 raise self._cannot(value, node, error) from error
 
-    def _note_parts(self, value: Any, wanted: Picture) -> None:
+    def _note_parts(self, value: Any, wanted: Contents) -> None:
         self._use(_BARE if id(value) in self._bare else self._present(value), wanted)
         for part in wanted.parts:
             self._final(part)
@@ -113,8 +113,8 @@ class _Putting:
             return part
         key = id(part)
         if key not in self._finals:
-            node = self._looked.made[key]
-            wanted = self._changed.get(key) or node.picture
+            node = self._tracker.made[key]
+            wanted = self._changed.get(key) or node.contents
             self._finals[key] = part
             try:
                 if not self._stays(part, wanted):
@@ -132,35 +132,35 @@ class _Putting:
         """``present``: what stands in its place now. A pass that goes on may hold it, so it is used where it can be."""
         key = ("row", number)
         if key not in self._finals:
-            assert row.picture is not None
+            assert row.contents is not None
             if number in self._making:
                 raise damaged("an object of it is made from itself")
             self._making.add(number)
             try:
                 here = self._here(row, present)
-                self._finals[key] = self._made(row.picture) if here is None else here
+                self._finals[key] = self._made(row.contents) if here is None else here
             except StateError:
                 raise
             except Exception as error:
                 raise StateError(f"a {row.kind} of the state cannot be made: {error!r:.200}") from error
-            self._waiting.append((self._finals[key], row.picture, None))
+            self._waiting.append((self._finals[key], row.contents, None))
         return self._finals[key]
 
     def _here(self, row: Row, present: Any) -> Any:
-        assert row.picture is not None
-        other = present is None or id(present) in self._looked.made or id(present) in self._used
-        if other or name_of(type(present)) != row.kind or not self._stays(present, row.picture):
+        assert row.contents is not None
+        other = present is None or id(present) in self._tracker.made or id(present) in self._used
+        if other or name_of(type(present)) != row.kind or not self._stays(present, row.contents):
             return None
         self._used[id(present)] = present
         return present
 
-    def _present(self, value: Any) -> Picture:
-        picture = self._looked.picture_of(value, self._memories)
+    def _present(self, value: Any) -> Contents:
+        contents = self._tracker.contents_of(value, self._memories)
         number = self._owners.get(id(value))
-        names = None if number is None else self._looked.names.get(number)
-        return without(picture, names) if names else picture
+        names = None if number is None else self._tracker.names.get(number)
+        return without(contents, names) if names else contents
 
-    def _stays(self, value: Any, wanted: Picture) -> bool:
+    def _stays(self, value: Any, wanted: Contents) -> bool:
         """True if the object is, or can be changed into, what is wanted."""
         match wanted.kind:
             case "list" | "dict" | "held" | "opaque" | "code" | "buffer" | "data":
@@ -182,19 +182,19 @@ class _Putting:
         head = 1 + wanted.fixed[1]
         theirs = [self._final(part) for part in wanted.parts[:head]]
         return present.fixed[:2] == wanted.fixed[:2] and is_same(
-            Picture("", None, present.parts[:head], False), Picture("", None, theirs, False)
+            Contents("", None, present.parts[:head], False), Contents("", None, theirs, False)
         )
 
     def _compare(self, value: Any, sample: Any, node: Node | None, name: str = "") -> None:
         """Refuse other data than there were. That none are there yet is no error."""
-        if self._compares and self._looked.is_data(value) and sample_of(value) != sample:
+        if self._compares and self._tracker.is_data(value) and sample_of(value) != sample:
             raise StateError(
                 f"{'' if node is None else node.path()}{name} has other data than when the state was saved. What is "
                 "larger than 1,000 kB is in no state: leave it as it is (shuffle a list of indices, in the place of "
                 "the data), or give the object state_dict() and load_state_dict()"
             )
 
-    def _with_data_there(self, present: Picture, wanted: Picture, node: Node | None) -> Picture:
+    def _with_data_there(self, present: Contents, wanted: Contents, node: Node | None) -> Contents:
         """``wanted``, with the present data in attributes: their owner reads them itself."""
         here = dict(zip(present.labels(), present.parts))
         gone = []
@@ -205,12 +205,12 @@ class _Putting:
                 if label not in here:
                     gone.append(label[1:])
                     continue
-                assert row.picture is not None
-                self._compare(here[label], row.picture.fixed, node, label)
+                assert row.contents is not None
+                self._compare(here[label], row.contents.fixed, node, label)
                 parts[number] = self._finals[id(here[label])] = here[label]
-        return without(Picture("object", wanted.fixed, parts, False), gone)
+        return without(Contents("object", wanted.fixed, parts, False), gone)
 
-    def _use(self, present: Picture, wanted: Picture) -> None:
+    def _use(self, present: Contents, wanted: Contents) -> None:
         """Objects that are to be made may stand there already."""
         links = [number for number, part in enumerate(wanted.parts) if type(part) is Link]
         if links:
@@ -221,21 +221,21 @@ class _Putting:
                 if row.node is None and not is_constant(part := here.get(labels[number])):
                     self._new(link.number, row, part)
 
-    def _with_finals(self, wanted: Picture) -> Picture:
+    def _with_finals(self, wanted: Contents) -> Contents:
         if wanted.constant:
             return wanted
-        return Picture(wanted.kind, wanted.fixed, list(map(self._final, wanted.parts)), False)
+        return Contents(wanted.kind, wanted.fixed, list(map(self._final, wanted.parts)), False)
 
     # -- one that is made anew --------------------------------------------------------------------------------------
 
-    def _made(self, wanted: Picture) -> Any:
+    def _made(self, wanted: Contents) -> Any:
         made = self._make(wanted)
         self._used[id(made)] = made
         if wanted.kind == "object":
             self._bare.add(id(made))
         return made
 
-    def _make(self, wanted: Picture) -> Any:
+    def _make(self, wanted: Contents) -> Any:
         """An object whose lists, dicts, sets and attributes are filled later."""
         fixed = wanted.fixed
         match wanted.kind:
@@ -248,7 +248,7 @@ class _Putting:
             case "tuple":
                 return tuple(map(self._final, wanted.parts))
             case "code":
-                return self._looked.code_named(fixed)
+                return self._tracker.code_named(fixed)
             case "generator":
                 made = MADE[fixed[0]](decode(fixed[1]))
                 put_generator(made, decode(fixed[1]))
@@ -287,13 +287,13 @@ class _Putting:
         if fixed[0] != "new":
             return function(*args)
         kind = name_of(function)
-        if (kind, "new", kind) not in self._looked.makers and issubclass(function, tuple):
+        if (kind, "new", kind) not in self._tracker.makers and issubclass(function, tuple):
             return tuple.__new__(function, args)  # nothing of a class that the owners do not hold is run
         return function.__new__(function, *args)
 
     # -- in place ---------------------------------------------------------------------------------------------------
 
-    def _fill(self, value: Any, wanted: Picture, node: Node | None) -> None:
+    def _fill(self, value: Any, wanted: Contents, node: Node | None) -> None:
         kind, fixed = wanted.kind, wanted.fixed
         if kind in ("held", "opaque", "code", "enum"):
             return
@@ -336,17 +336,17 @@ class _Putting:
                 _fill_object(value, present, wanted)
 
 
-def _asks_what_is_within(wanted: Picture) -> bool:
+def _asks_what_is_within(wanted: Contents) -> bool:
     """True for what is filled when all that it holds has been: hashes ask keys, iterators how long a list is."""
     if wanted.kind == "object":
         return wanted.fixed[2] not in (ATTRIBUTES, "none")
     return wanted.kind in ("set", "dict") and not wanted.constant
 
 
-_BARE = Picture("object", ["", 0, "none", [], 0, 0], [None])
+_BARE = Contents("object", ["", 0, "none", [], 0, 0], [None])
 
 
-def _fill_object(value: Any, present: Picture, wanted: Picture) -> None:
+def _fill_object(value: Any, present: Contents, wanted: Contents) -> None:
     _, args, form, names, items, pairs = wanted.fixed
     first = 1 + args
     kept = wanted.parts[first : first + len(names)]
@@ -359,7 +359,7 @@ def _fill_object(value: Any, present: Picture, wanted: Picture) -> None:
     first = 1 + present.fixed[1]
     before = present.parts[first : first + len(present.fixed[3])]
     if form == present.fixed[2] and is_same(
-        Picture("", present.fixed[3], before, False), Picture("", names, kept, False)
+        Contents("", present.fixed[3], before, False), Contents("", names, kept, False)
     ):
         return
     if form == ATTRIBUTES:

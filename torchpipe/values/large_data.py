@@ -19,7 +19,7 @@ import torch
 
 from torchpipe.state.copying import CONTAINERS, attributes_of, entries_of
 from torchpipe.state.shared_list import SharedList
-from torchpipe.values.pictures import Memory
+from torchpipe.values.object_contents import Memory
 
 __all__ = ["MOST_KEPT", "is_larger", "sample_of"]
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from torchpipe.randomness.generators import GENERATORS
-from torchpipe.values.generators_in import GeneratorsIn
+from torchpipe.values.generator_search import GeneratorSearch
 
 
-def found_in(*roots: Any) -> GeneratorsIn:
-    return GeneratorsIn(roots, lambda module: False)
+def found_in(*roots: Any) -> GeneratorSearch:
+    return GeneratorSearch(roots, lambda module: False)
 
 
 class Held:
