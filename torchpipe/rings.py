@@ -20,7 +20,7 @@ RINGS: dict[str, tuple[str, ...]] = {
     "ray": ("reading_services.actors", "reading_services.ray", "torchpipe.compat.ray_private"),
     "writing": ("torchpipe.writing",),
     "torchdata": ("torchpipe.torchdata", "torchpipe.utils"),
-    "observe": ("torchpipe.observe", "torchpipe.export"),
+    "observe": ("torchpipe.observe", "torchpipe.export", "torchpipe.__main__"),
     "audit": ("torchpipe.testing.audit",),
     "integrations": ("torchpipe.integrations",),
 }

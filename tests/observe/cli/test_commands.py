@@ -114,7 +114,7 @@ def test_names_that_a_terminal_lacks_are_escaped_and_a_failing_item_is_named(
     with Warm() as python:
 
         def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return python.run(["-m", "torchpipe.observe.cli", *arguments], cwd=tmp_path)
+            return python.run(["-m", "torchpipe", *arguments], cwd=tmp_path)
 
         explained = call("explain", "odd.py:graph")
         assert (explained.returncode, explained.stderr) == (0, "")
@@ -148,7 +148,7 @@ def test_ctrl_c_ends_a_watch_that_tells_what_it_has_seen(warm: Warm, tmp_path: P
         wait_until((tmp_path / "begun").exists)
         os.kill(pid, signal.SIGINT)
 
-    command = ["-m", "torchpipe.observe.cli", "watch", "slow.py:graph", "--json", "--report", "r.html", *more]
+    command = ["-m", "torchpipe", "watch", "slow.py:graph", "--json", "--report", "r.html", *more]
     done = warm.run(command, cwd=tmp_path, meanwhile=interrupt)
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
@@ -397,7 +397,7 @@ def loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_json_is_all_there_is_on_stdout_whatever_modules_and_workers_print(
     warm: Warm, loud: str, tmp_path: Path
 ) -> None:
-    done = warm.run(["-m", "torchpipe.observe.cli", "watch", f"{loud}:make", "--workers", "1", "--json"], cwd=tmp_path)
+    done = warm.run(["-m", "torchpipe", "watch", f"{loud}:make", "--workers", "1", "--json"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["delivered"] == 4
     for kind in ("imported", "made", "printed 3", "written"):

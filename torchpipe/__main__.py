@@ -1,4 +1,4 @@
-"""``python -m torchpipe.observe.cli``: the same as ``torchpipe``."""
+"""``python -m torchpipe``: the command ``torchpipe``, where the script that pip installs is not on the path."""
 
 import sys
 
