@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -108,14 +108,7 @@ class RayWorkers(Workplace):
         from reading_services.actors.cluster import ActorRequest
         from reading_services.actors.pool import ActorPool
 
-        request = ActorRequest(
-            num_cpus=self.num_cpus,
-            memory=self.memory,
-            resources=self.resources,
-            label_selector=self.label_selector,
-            placement_group=self.placement_group,
-            runtime_env=self.runtime_env,
-        )
+        request = ActorRequest(**{asked.name: getattr(self, asked.name) for asked in fields(ActorRequest)})
         return ActorPool(shards, dispatched, request, silent_s=silent_s, start_timeout_s=self.start_timeout)
 
     def image(self, *parts: Any) -> bytes:

@@ -344,7 +344,7 @@ def test_L8_damaged_positions_are_refused() -> None:
     whole = loader()
     stream = iter(whole)
     next(stream)
-    order: Any = whole._position().order
+    order: Any = whole._position_now().order
     for change in ({"begin": 8}, {"done": 0}, {"done": -1}, {"step": 0}, {"has": "3"}, {"begin": LENGTH + 1}):
         damaged = order | {"balance": order["balance"] | change}
         with pytest.raises(StateError):

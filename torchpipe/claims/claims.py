@@ -178,9 +178,6 @@ class EpochOfClaims(Iterator[Claim[T]], AsyncIterator[Claim[T]], Generic[T]):
         self.at_hand: tuple[Item, T] | None = None
         self.begun = self._over = False
 
-    def __iter__(self) -> Self:
-        return self
-
     def __aiter__(self) -> Self:
         return self
 

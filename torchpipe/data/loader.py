@@ -295,15 +295,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         work: Any = self._epochs.work
         return work  # type: ignore[no-any-return]
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the iterator at work; if nobody has one any more, the epoch that the next ``iter()`` gives.
-
-        After ``load_state_dict``, that of the state. Behind the last batch its rest is empty: ``iter()`` ends at once,
-        and the next epoch follows.
-        """
-        return self._epochs.ask()
-
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` be ``epoch``: what a loaded state leaves of it, else from its start.
 
@@ -374,7 +365,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._take_last_looks()
         epochs, before = self._epochs, None
         with suppress(Exception):  # of a state_dict() of the user's, who may not want a state at all
-            before = self._position()  # whoever asks for a state while the epoch begins is told this
+            before = self._position_now()  # whoever asks for a state while the epoch begins is told this
         self._hear_samplers()
         coming = epochs.next("batches")
         if (live := self._live) is not None:
@@ -436,14 +427,14 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             return live.skip(steps)
         iterator = self._begin_epoch(makes=self._must_make)
         passed = iterator.skip(steps)
-        self._take_up(self._position())
+        self._take_up(self._position_now())
         return passed
 
     def _position_beside(self) -> Position:
         """The position, for who goes on from it beside the loop."""
         self._settle()
         self._hear_samplers()
-        return self._position()
+        return self._position_now()
 
     @property
     def _must_make(self) -> bool:
@@ -548,16 +539,13 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             return driven
         live = self._live
         with nullcontext() if live is None else live.lock:
-            position = self._position()
+            position = self._position_now()
             if exact and "stream" in (position.batches or {}):
                 self._epochs.check_at_work()
                 assert live is not None
                 position = live.exact(position)
         self._epochs.note_saved(position)
         return self._state_at(position)
-
-    def _position_now(self) -> Position:
-        return self._position()
 
     def _state_at(self, position: Position) -> dict[str, Any]:
         state = write(position, identity_of(self))
@@ -568,7 +556,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._hear_samplers()
         return super()._coming()
 
-    def _position(self) -> Position:
+    def _position_now(self) -> Position:
         """Between two batches: another thread's ``next()`` is waited for, one of this thread's counts nothing yet."""
         if self._before is not None:
             return self._before
@@ -680,12 +668,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
-
-    def __enter__(self) -> DataLoader[T_co]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
         """The description, and a loaded position: it can be pickled and copied, as torch's loader. A copy has samplers

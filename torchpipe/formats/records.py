@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.formats.storage.content import Content
@@ -38,9 +38,6 @@ class Records(Iterator[T_co], ABC):
     @abstractmethod
     def __next__(self) -> T_co:
         """The next record. Raises: StopIteration, EOFError and ValueError as the format has it."""
-
-    def __iter__(self) -> Self:
-        return self
 
     def skip(self, count: int) -> int:
         """Pass over up to ``count`` records, making none of them if that can be; how many there were."""

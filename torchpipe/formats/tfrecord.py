@@ -28,8 +28,8 @@ from torchpipe.formats.storage.content import Content
 from torchpipe.node.function_results import plain
 
 __all__ = [
-    "TFRecords", "check_crc32c", "check_record", "example_parser", "hop_records", "indexed_records", "masked_crc32c",
-    "parse_example", "read_record", "record_offsets", "write_record",
+    "TFRecords", "check_crc32c", "example_parser", "hop_records", "indexed_records", "masked_crc32c",
+    "parse_example", "read_record", "record_length", "record_offsets", "write_record",
 ]  # fmt: skip
 
 _HEADER = struct.Struct("<QI")
@@ -62,7 +62,7 @@ def read_record(path: str, read: Callable[[int], bytes], offset: int, verify: bo
 
     Raises: EOFError where it is cut off, ValueError where a checksum is wrong, naming ``path``.
     """
-    length = _length(path, read, offset)
+    length = record_length(path, read, offset)
     return None if length is None else _data(path, read, offset, length, verify)
 
 
@@ -76,7 +76,8 @@ def _data(path: str, read: Callable[[int], bytes], offset: int, length: int, ver
     return data
 
 
-def _length(path: str, read: Callable[[int], bytes], offset: int) -> int | None:
+def record_length(path: str, read: Callable[[int], bytes], offset: int) -> int | None:
+    """The length of the next record that ``read`` gives; None at the end. Raises: as :func:`read_record`."""
     header = read(_HEADER.size)
     if not header:
         return None
@@ -106,7 +107,7 @@ def hop_records(path: str) -> Iterator[int]:
     """The beginnings of a local file's records. Raises: as :func:`read_record`."""
     size, offset = os.path.getsize(path), 0
     with open(path, "rb", buffering=_HOP_BYTES) as file:
-        while (length := _length(path, file.read, offset)) is not None:
+        while (length := record_length(path, file.read, offset)) is not None:
             yield offset
             begun, offset = offset, file.seek(length + _FOOTER.size, os.SEEK_CUR)
             if offset > size:
@@ -124,11 +125,6 @@ def indexed_records(path: str, index: Index, size: int) -> Any:
     if not np.array_equal(np.append(0, table.sum(axis=1)), np.append(table[:, 0], size)):
         raise misfit(index, path, size)
     return table[:, 0].copy()
-
-
-def check_record(path: str, read: Callable[[int], bytes], offset: int) -> None:
-    """Raises: ValueError, EOFError unless what ``read`` gives begins as a record does."""
-    _length(path, read, offset)
 
 
 class TFRecords(ContentRecords[Any]):
@@ -150,7 +146,7 @@ class TFRecords(ContentRecords[Any]):
         if self._border is not None and self.offset >= self._border:
             return None
         try:
-            return _length(self.path, self.content.read, self.offset)
+            return record_length(self.path, self.content.read, self.offset)
         except ValueError as error:
             if self._start and self.offset == self._start:
                 raise wrong_piece(self.path, f"no record begins at byte {self._start}") from error

@@ -85,9 +85,6 @@ class Concater(SeveralInputs[T]):
     pairs = False
     selects = True
 
-    def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        super().__init__(datapipes)
-
     def __len__(self) -> int:
         return sum(len(datapipe) for datapipe in self.datapipes)
 
@@ -309,9 +306,6 @@ class Multiplexer(SeveralInputs[T]):
     iterator = _MuxIterator
     pairs = False
 
-    def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        super().__init__(datapipes)
-
     def __len__(self) -> int:
         return min(len(datapipe) for datapipe in self.datapipes) * len(self.datapipes)
 
@@ -356,9 +350,6 @@ class MultiplexerLongest(SeveralInputs[T]):
 
     iterator = _MuxLongestIterator
     pairs = False
-
-    def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        super().__init__(datapipes)
 
     def __len__(self) -> int:
         return sum(len(datapipe) for datapipe in self.datapipes)
@@ -410,7 +401,7 @@ class Zipper(SeveralInputs[tuple[Any, ...]]):
     one_to_one = True
 
     def __init__(self, *datapipes: IterDataPipe[Any], strict: bool = False) -> None:
-        super().__init__(datapipes)
+        super().__init__(*datapipes)
         self.strict = strict
 
     def __len__(self) -> int:
@@ -447,7 +438,7 @@ class ZipperLongest(SeveralInputs[tuple[Any, ...]]):
     one_to_one = True
 
     def __init__(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> None:
-        super().__init__(datapipes)
+        super().__init__(*datapipes)
         self.fill_value = fill_value
 
     def __len__(self) -> int:

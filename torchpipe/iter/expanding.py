@@ -11,14 +11,13 @@ from contextlib import ExitStack
 from typing import Any, TypeVar, overload
 
 from torchpipe.errors import StateError
-from torchpipe.iter._shared.bases import OneInput, with_columns
+from torchpipe.iter._shared.bases import OneInput, unchanged, with_columns
 from torchpipe.iter._shared.expanding import ExpandingIterator
-from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator, positioned
+from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator, check_called_again, positioned
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
-from torchpipe.node.pass_copy import has_state
-from torchpipe.node.traits import callable_name, is_node
+from torchpipe.node.traits import is_node
 from torchpipe.node.validate import check_columns, check_count
 
 __all__ = ["FlatMapper", "Interleaver"]
@@ -27,16 +26,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def _unchanged(*parts: Any) -> Any:
-    return parts[0] if len(parts) == 1 else parts
-
-
 class _FlatMapIterator(ExpandingIterator[R]):
     users_parts = True
 
     def __init__(self, node: FlatMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.fn = self.with_retries(_unchanged if node.fn is None else node.fn)
+        self.fn = self.with_retries(unchanged if node.fn is None else node.fn)
         self.call = with_columns(self.fn, node.input_col)
 
     def expand(self, item: Any) -> list[R] | Iterator[R]:
@@ -85,7 +80,7 @@ class FlatMapper(OneInput[R]):
         self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]] | None = None, input_col: Any = None
     ) -> None:
         super().__init__(datapipe)
-        check_columns("fn", _unchanged if fn is None else fn, input_col)
+        check_columns("fn", unchanged if fn is None else fn, input_col)
         self.fn = fn
         self.input_col = input_col
 
@@ -213,11 +208,7 @@ class Interleaver(OneInput[R]):
     ) -> None:
         super().__init__(datapipe)
         check_columns("fn", fn, None)
-        if has_state(fn):
-            raise TypeError(
-                f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
-                "is loaded: give interleave() a function that depends on the item alone"
-            )
+        check_called_again("interleave", fn)
         self.fn = fn
         self.cycle_length = check_count("cycle_length", cycle_length, at_least=1, at_most=1 << 16)
         self.block_length = check_count("block_length", block_length, at_least=1)

@@ -127,15 +127,6 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
             )
         return True
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the iterator at work; if nobody has one any more, the epoch that the next ``iter()`` gives.
-
-        After ``load_state_dict``, that of the state. Behind the last item its rest is empty: ``iter()`` ends at once,
-        and the next epoch follows.
-        """
-        return self._epochs.ask()
-
     def seed(self, seed: int) -> None:
         """Fix the whole run: the next ``iter()`` is epoch 0 of ``seed``. Epochs differ, and repeat for the same seed.
 
@@ -446,9 +437,3 @@ class DataLoader2(Driven, Looks, Generic[T_co]):
                 stack.callback(work.close)
                 seen = work.observe()  # before the processes forget it
                 self._run.observed = replace(seen, state="closed") if seen.state == "running" else seen
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()

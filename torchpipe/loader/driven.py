@@ -6,7 +6,7 @@ Runs in the user's process. The loader holds its driver, and the driver holds no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from torchpipe.loader.epochs import Epochs, Fresh, Loaded
 from torchpipe.rings import from_ring
@@ -40,6 +40,7 @@ class Driven:
     driver: Driver | None = None  # it stays when it has let go
     _epochs: Epochs[Any]
     _read_state: Any  # (state, allow_pickle): raises what loading it would raise
+    shutdown: Any
 
     def _position_now(self) -> Any:
         """The position that a state describes, which has an ``epoch`` and the number of items ``delivered``."""
@@ -56,6 +57,21 @@ class Driven:
     def _note_beginning(self) -> Callable[[], object]:
         """A function that lets all stand again as it stands now, before the next ``iter()``."""
         raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the iterator at work; if nobody has one any more, the epoch that the next ``iter()`` gives.
+
+        After ``load_state_dict``, that of the state. Behind the last item its rest is empty: ``iter()`` ends at once,
+        and the next epoch follows.
+        """
+        return self._epochs.ask()
 
     def peek(self) -> Any:
         """The first item of the next ``iter()``, which will give it again: a look counts nothing, and leaves the epoch,

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.execution.clock import Clock
@@ -160,9 +160,6 @@ class DataLoader2Iterator(Iterator[T_co]):
     @property
     def paused(self) -> bool:
         return self._paused
-
-    def __iter__(self) -> Self:
-        return self
 
     def limit(self, num_batches: int | None) -> None:
         """Pause after each ``num_batches`` items, counted from now; None: no more pauses.

@@ -149,13 +149,9 @@ class Run(HasFigures):
             position = replace(position, position=self.service.exact_position(start))
         return position.to_dict(self.identity, common=self.common, turns=self.service.part.turns)
 
-    def tell_opaque(self, payload: bytes) -> None:
-        """Warn of what in ``payload`` only pickle can rebuild."""
-        self._opaque.tell(payload)
-
     def tell(self, state: dict[str, Any]) -> dict[str, Any]:
         """Warn of what in ``state`` only pickle can rebuild, and of its size; return it."""
-        self.tell_opaque(state["payload"])
+        self._opaque.tell(state["payload"])
         self._sizes.note(state, self.graph)
         return state
 

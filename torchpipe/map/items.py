@@ -23,7 +23,7 @@ from torchpipe.node.datapipe import DataChunk, MapDataPipe, functional_datapipe
 from torchpipe.node.function_results import as_key, plain_key
 from torchpipe.node.generator_seeding import SeededGenerators
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_columns, check_count, check_function, check_map_input
+from torchpipe.node.validate import check_columns, check_count, check_function, check_map_input, columns_left
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.state.copying import copy_item
 
@@ -234,13 +234,7 @@ class UnZipper(MapDataPipe[T]):
     ) -> list[MapDataPipe[T]]:
         check_map_input("unzip (map-style)", source_datapipe)
         sequence_length = check_count("sequence_length", sequence_length, at_least=1)
-        skipped = {
-            check_count("each of columns_to_skip", column, at_least=0, at_most=sequence_length - 1)
-            for column in columns_to_skip or ()
-        }
-        columns = [column for column in range(sequence_length) if column not in skipped]
-        if not columns:
-            raise ValueError(f"all {sequence_length} columns are in columns_to_skip: nothing is left of unzip()")
+        columns = columns_left(sequence_length, columns_to_skip)
         return [_Column(source_datapipe, column) for column in columns]
 
 

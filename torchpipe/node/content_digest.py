@@ -36,6 +36,7 @@ import torch
 from torchpipe.compat.torch_datapipes import NOTED_IN_NODES
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, is_ours, node_name, traits_of, walk
+from torchpipe.state.copying import content_of_cell
 from torchpipe.state.shared_list import SharedList
 
 __all__ = ["Files", "Unseen", "describe_content"]
@@ -237,7 +238,7 @@ class _Digests:
         if release is not None and _stands_in(module, fn):
             return _leaf("function", module, fn.__qualname__, release)
         code = fn.__code__
-        cells = [_content(cell) for cell in fn.__closure__ or ()]
+        cells = [content_of_cell(cell) for cell in fn.__closure__ or ()]
         parts = [self._named(f"default of {fn.__name__}()", (fn.__defaults__, fn.__kwdefaults__), False)]
         parts += [
             self._named(f"{name!r}, which {fn.__name__}() holds", cell, False)
@@ -330,13 +331,6 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
     return flat.view(torch.uint8).numpy().data
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # empty as yet
-        return None
 
 
 def _inner(code: types.CodeType) -> list[types.CodeType]:

@@ -43,7 +43,9 @@ import torch
 from torchpipe.node.containers import DEEP
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import callable_name, is_node
+from torchpipe.state.copying import content_of_cell
 from torchpipe.state.shared_list import SharedList
+from torchpipe.values.large_data import spread
 
 __all__ = [
     "MOST_BYTES",
@@ -55,7 +57,6 @@ __all__ = [
     "names_below",
     "of_datasets",
     "opened_in",
-    "spread",
 ]
 
 MOST_PARTS = 500_000
@@ -321,26 +322,16 @@ def _bound_to(fn: Any) -> dict[str, Any]:
         defaults = fn.__defaults__ or ()
         held |= dict(zip(arguments[len(arguments) - len(defaults) :], defaults)) | (fn.__kwdefaults__ or {})
         around = zip(fn.__code__.co_freevars, fn.__closure__ or ())
-        return held | {name: _content(cell) for name, cell in around if not name.startswith("_")}
+        return held | {name: content_of_cell(cell) for name, cell in around if not name.startswith("_")}
     if isinstance(fn, torch.nn.Module):
         return {name: value for name, value in _public(fn).items() if name != "training"} | dict(fn.named_children())
     inner = getattr(fn, "__wrapped__", None)  # of functools.lru_cache, which holds no arguments of its own
     return {"of": inner} if callable(inner) else _public(fn)
 
 
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # empty as yet
-        return None
-
-
 def _has_attributes(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] not in sys.stdlib_module_names or _is_namespace(value)
-
-
-def _is_namespace(value: Any) -> bool:
-    return isinstance(value, types.SimpleNamespace)
+    of_python = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
+    return not of_python or isinstance(value, types.SimpleNamespace)
 
 
 def _public(value: Any) -> dict[str, Any]:
@@ -428,13 +419,6 @@ def _dtype(dtype: np.dtype[Any]) -> str:
 
 def _call(value: Any, held: Mapping[str, Any], describe: Callable[[Any], str]) -> str:
     return f"{callable_name(type(value))}({', '.join(f'{name}={describe(held[name])}' for name in held)})"
-
-
-def spread(length: int, most: int) -> list[int]:
-    """At most so many, spread evenly, with the first and the last."""
-    if length <= most:
-        return list(range(length))
-    return [number * (length - 1) // (most - 1) for number in range(most)]
 
 
 def _as_list(kind: type) -> type:

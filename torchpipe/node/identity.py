@@ -35,12 +35,13 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from torchpipe.errors import StateMismatchError
-from torchpipe.node.describe import describe, describe_data, is_address, names_below, of_datasets, spread
+from torchpipe.node.describe import describe, describe_data, is_address, names_below, of_datasets
 from torchpipe.node.fingerprint import altering
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import DataPipe, callable_name, is_node, traits_of
 from torchpipe.state.flat import damaged, shown
 from torchpipe.state.shared_list import SharedList
+from torchpipe.values.large_data import spread
 
 __all__ = ["WAY_ON", "Identity", "identity_of_data", "identity_of_graph"]
 
@@ -120,9 +121,9 @@ class Identity:
             )
 
 
-def identity_of_data(data: Any, name: str = "dataset") -> Identity:
-    """That of ``data``, which may be of any class; ``name`` is the name of its first part."""
-    return identity_of_graph(data) if is_node(data) else _Looks().all({name: data})
+def identity_of_data(data: Any) -> Identity:
+    """That of ``data``, which may be of any class: a loader's dataset."""
+    return identity_of_graph(data) if is_node(data) else _Looks().all({"dataset": data})
 
 
 def identity_of_graph(root: DataPipe, among: Iterable[DataPipe] | None = None) -> Identity:

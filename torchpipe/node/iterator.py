@@ -220,9 +220,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             engine.stream = stream if engine.random is None else Drawing(stream, engine.random)
         return engine.stream
 
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> T_co:
         return next(self.pass_engine.stream or self.items())
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
@@ -25,6 +25,7 @@ __all__ = [
     "check_length",
     "check_map_input",
     "check_seconds",
+    "columns_left",
 ]
 
 
@@ -69,6 +70,14 @@ def check_seconds(name: str, value: object) -> float:
 def check_length(value: object) -> int:
     """A nominal length: -1 for unknown, else 0 or more. Raises: TypeError, ValueError."""
     return check_count("length", value, at_least=-1)
+
+
+def columns_left(length: int, skipped: Iterable[object] | None) -> tuple[int, ...]:
+    """The columns of ``unzip()``, of items of ``length``, but for those ``skipped``. Raises: TypeError, ValueError."""
+    skips = {check_count("each of columns_to_skip", item, at_least=0, at_most=length - 1) for item in skipped or ()}
+    if len(skips) == length:
+        raise ValueError(f"all {length} columns are in columns_to_skip: nothing is left of unzip()")
+    return tuple(column for column in range(length) if column not in skips)
 
 
 def check_input(name: str, value: object, role: str = "input") -> None:

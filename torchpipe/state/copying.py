@@ -33,6 +33,7 @@ __all__ = [
     "ROWS",
     "attributes_of",
     "beside_the_loop",
+    "content_of_cell",
     "copy_item",
     "copy_items",
     "entries_of",
@@ -224,6 +225,14 @@ CONTAINERS: tuple[type, ...] = (dict, *ROWS)
 PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """Types of what holds nothing, and is held most."""
 _members: WeakKeyDictionary[type, list[tuple[str, Any]]] = WeakKeyDictionary()
+
+
+def content_of_cell(cell: types.CellType) -> Any:
+    """The value of a variable that a function encloses; None if it has none as yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def entries_of(value: Any) -> tuple[int, Iterable[Any]]:

@@ -21,7 +21,7 @@ from torchpipe.state.copying import CONTAINERS, attributes_of, entries_of
 from torchpipe.state.shared_list import SharedList
 from torchpipe.values.object_contents import Memory
 
-__all__ = ["MOST_KEPT", "is_larger", "sample_of"]
+__all__ = ["MOST_KEPT", "is_larger", "sample_of", "spread"]
 
 MOST_KEPT = 1000 << 10  # bytes: a list of 100,000 numbers, or 10,000 names of files. What is larger is data
 _SAMPLED = 64  # items
@@ -99,15 +99,15 @@ def _sampled(value: Any, most: int) -> Any:
     if isinstance(value, torch.Tensor | np.ndarray):
         try:
             size = math.prod(value.shape)
-            indices = [np.unravel_index(index, value.shape) for index in _even(size, most)]
+            indices = [np.unravel_index(index, value.shape) for index in spread(size, most)]
             return str(value.dtype), tuple(value.shape), [str(value[tuple(map(int, index))]) for index in indices]
         except Exception:  # sparse ones, say
             return kind.__name__, tuple(value.shape)
     if isinstance(value, list | tuple | deque | SharedList | array.array):
         name = "list" if kind is SharedList else kind.__name__
-        return name, len(value), [_sampled(value[index], 4) for index in _even(len(value), most)]
+        return name, len(value), [_sampled(value[index], 4) for index in spread(len(value), most)]
     if kind in _TEXTS:
-        return kind.__name__, len(value), [value[index : index + 16] for index in _even(len(value), most)]
+        return kind.__name__, len(value), [value[index : index + 16] for index in spread(len(value), most)]
     if isinstance(value, dict):
         return kind.__name__, len(value), [_sampled(item, 4) for item in itertools.islice(value.items(), most)]
     if isinstance(value, set | frozenset):
@@ -115,8 +115,8 @@ def _sampled(value: Any, most: int) -> Any:
     return value if kind in _ATOMS else kind.__name__
 
 
-def _even(length: int, most: int) -> list[int]:
-    """At most ``most`` positions, the first and the last among them."""
+def spread(length: int, most: int) -> list[int]:
+    """At most ``most`` positions, spread evenly, with the first and the last."""
     if length <= most:
         return list(range(length))
     return [index * (length - 1) // (most - 1) for index in range(most)]

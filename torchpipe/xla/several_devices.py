@@ -49,9 +49,6 @@ class DeviceStream(Iterator[Any]):
         self._ended = False
         weakref.finalize(self, deal.leave, index).atexit = False
 
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration

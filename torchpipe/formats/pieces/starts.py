@@ -17,7 +17,7 @@ from torchpipe.formats.indexes import Index, misfit
 from torchpipe.formats.storage.content import Content
 from torchpipe.formats.storage.paths import is_remote
 from torchpipe.formats.tar import BLOCK_BYTES, TarFiles, split_name
-from torchpipe.formats.tfrecord import check_record, hop_records, indexed_records
+from torchpipe.formats.tfrecord import hop_records, indexed_records, record_length
 
 __all__ = ["RECORDS", "SAMPLES", "Format"]
 
@@ -167,7 +167,7 @@ def _check_records(path: str, positions: Any) -> None:
     with open(path, "rb", buffering=_HEADER_BYTES) as file:
         for position in map(int, positions):
             file.seek(position)
-            check_record(path, file.read, position)
+            record_length(path, file.read, position)
 
 
 SAMPLES = Format(_scan_samples, _indexed_samples, _check_samples)

@@ -31,6 +31,7 @@ __all__ = [
     "apply_to_columns",
     "form_on",
     "single_output",
+    "unchanged",
     "with_columns",
 ]
 
@@ -63,7 +64,7 @@ class SeveralInputs(IterDataPipe[T_co]):
 
     form: ClassVar[str]
 
-    def __init__(self, datapipes: tuple[IterDataPipe[Any], ...]) -> None:
+    def __init__(self, *datapipes: IterDataPipe[T_co]) -> None:
         if not datapipes:
             raise ValueError(f"{self.form} needs at least one datapipe, got none")
         for datapipe in datapipes:
@@ -116,6 +117,11 @@ def form_on(datapipe: Any, name: str) -> Callable[..., Any]:
     form = lookup("iter", name, datapipe)
     assert form is not None  # all forms are known once torchpipe.iter is imported
     return form
+
+
+def unchanged(*parts: Any) -> Any:
+    """The item, or the parts of it, as a function that does nothing hands it on."""
+    return parts[0] if len(parts) == 1 else parts
 
 
 def with_columns(fn: Callable[..., Any], input_col: Any) -> Callable[[Any], Any]:

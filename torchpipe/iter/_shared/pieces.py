@@ -125,8 +125,8 @@ class FilePieces(Switched[Piece]):
         return _PiecesIterator(self, context, self.plan, range(len(self.plan)))
 
 
-class _PiecesIterator(ListedKeys[Piece], ShuffledKeys[Piece]):
-    node: FilePieces
+class _PiecesIterator(ListedKeys[Any], ShuffledKeys[Any]):
+    node: FilePieces | StreamPieces
 
     def stride(self, parts: int, part: int) -> bool:
         self.node.check_shards(parts)
@@ -180,15 +180,7 @@ class StreamPieces(Switched[int]):
         return f"{_several(self.count, 'shard')} of the stream"
 
     def iterate(self, context: Context) -> NodeIterator[int]:
-        return _NumbersIterator(self, context, range(self.count), range(self.count))
-
-
-class _NumbersIterator(ListedKeys[int], ShuffledKeys[int]):
-    node: StreamPieces
-
-    def stride(self, parts: int, part: int) -> bool:
-        self.node.check_shards(parts)
-        return super().stride(parts, part)
+        return _PiecesIterator(self, context, range(self.count), range(self.count))
 
 
 def _checked_switch(shuffle: bool) -> bool:

@@ -25,18 +25,28 @@ from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.formats.text import Lines
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
+from torchpipe.node.pass_copy import has_state
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
 from torchpipe.node.user_warnings import announce_replay
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates, may_change_states
 from torchpipe.state.copying import copy_item, separated
 
-__all__ = ["END", "Opened", "SeveralOpenIterator", "positioned"]
+__all__ = ["END", "Opened", "SeveralOpenIterator", "check_called_again", "positioned"]
 
 # Containers that have all their items at hand. Sequences of other types may load each item when it is asked for.
 _HELD = (list, tuple, str, bytes, range, dict, collections.deque, MappingView, np.ndarray, torch.Tensor, set, frozenset)
 # Open files of just these types: readline() gives what iterating gives, and they can tell where they stand meanwhile.
 _FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom, io.FileIO, io.StringIO, io.BytesIO)
+
+
+def check_called_again(form: str, fn: Any) -> None:
+    """Raises: TypeError for a function with a state: it is called again for what is open."""
+    if has_state(fn):
+        raise TypeError(
+            f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state is "
+            f"loaded: give {form}() a function that depends on the item alone"
+        )
 
 
 def positioned(node: str, result: Any, fn: object) -> Any:

@@ -289,17 +289,17 @@ def _node(node: NodeStats, stats: LoaderStats, spot: _Spot) -> str:
     )
 
 
-def _process_bar(process: ProcessStats, x: float, y: float, width: float, height: float = 10) -> str:
+def _process_bar(process: ProcessStats, x: float, y: float, width: float) -> str:
     """The time of a process, as the parts of a bar."""
     spent = spent_s(process)
     whole = sum(spent.values())
     text = ", ".join(f"{doing} {100 * part / whole:.0f} %" for doing, part in spent.items()) if whole else "no time yet"
     parts = [f"<g><title>{escape(f'{process.name}: {text}')}</title>"]
-    parts.append(f'<rect class="idle" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"/>')
+    parts.append(f'<rect class="idle" x="{x:g}" y="{y:g}" width="{width:g}" height="10"/>')
     for kind, time_s in zip(("busy", "send", "idle", "wait"), spent.values()) if whole else ():
         part = width * time_s / whole
         if part >= 0.5:
-            parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:g}" width="{part:.1f}" height="{height:g}"/>')
+            parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:g}" width="{part:.1f}" height="10"/>')
         x += part
     return "".join([*parts, "</g>"])
 

@@ -18,7 +18,7 @@ from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.function_results import plain
 from torchpipe.node.iterator import NodeIterator, stored_items
 from torchpipe.node.user_warnings import warn_user
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count, check_input, columns_left
 from torchpipe.randomness.seeds import IndexStream, StreamKey, check_seed
 from torchpipe.state.copying import separated
 
@@ -165,13 +165,7 @@ class UnZipper(IterDataPipe[T]):
     ) -> list[IterDataPipe[T]]:
         check_input("unzip", source_datapipe)
         sequence_length = check_count("sequence_length", sequence_length, at_least=1)
-        skipped = {
-            check_count("each of columns_to_skip", column, at_least=0, at_most=sequence_length - 1)
-            for column in columns_to_skip or ()
-        }
-        columns = tuple(column for column in range(sequence_length) if column not in skipped)
-        if not columns:
-            raise ValueError(f"all {sequence_length} columns are in columns_to_skip: nothing is left of unzip()")
+        columns = columns_left(sequence_length, columns_to_skip)
         return _UnZipper(source_datapipe, sequence_length, buffer_size, columns).branches()
 
 

@@ -150,27 +150,16 @@ class GDriveReader(HttpReader):
 
 
 @functional_datapipe("read_from_remote")
-class OnlineReader(HttpReader):
+class OnlineReader(GDriveReader):
     """``read_from_gdrive`` for links to Google Drive, ``read_from_http`` for other URLs.
 
     State: none of its own. Raises: as these.
     """
 
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[str],
-        *,
-        timeout: float | None = None,
-        skip_on_error: bool = False,
-        retries: int = DEFAULT_RETRIES,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(source_datapipe, timeout, skip_on_error, retries=retries, **kwargs)
-
     def opened(self, path: str) -> tuple[str, WebFile]:
         if _OF_DRIVE.match(urllib.parse.urlparse(path).netloc):
-            return _of_drive(self, path)
-        return super().opened(path)
+            return super().opened(path)
+        return HttpReader.opened(self, path)
 
 
 def _of_drive(node: HttpReader, url: str) -> tuple[str, WebFile]:

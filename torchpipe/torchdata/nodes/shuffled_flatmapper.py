@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
-from torchpipe.iter._shared.bases import Switchable, with_columns
-from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator
+from torchpipe.iter._shared.bases import Switchable, unchanged, with_columns
+from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator, check_called_again
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items
-from torchpipe.node.pass_copy import has_state
-from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count
 from torchpipe.randomness.seeds import IndexStream
 
@@ -21,15 +19,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def _unchanged(*parts: Any) -> Any:
-    return parts[0] if len(parts) == 1 else parts
-
-
 class _ShuffledIterator(SeveralOpenIterator[R]):
     node: ShuffledFlatMapper[R]
 
     def __init__(self, node: ShuffledFlatMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
-        call = with_columns(_unchanged if node.fn is None else node.fn, node.input_col)
+        call = with_columns(unchanged if node.fn is None else node.fn, node.input_col)
         super().__init__(node, context, source, "shuffled_flatmap", call)
         self.random = IndexStream(node.random_key(context))
         self.open: list[Opened] = []
@@ -124,12 +118,8 @@ class ShuffledFlatMapper(Switchable[R]):
         buffer_size: int = 100,
     ) -> None:
         super().__init__(datapipe)
-        check_columns("fn", _unchanged if fn is None else fn, input_col)
-        if has_state(fn):
-            raise TypeError(
-                f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
-                "is loaded: give shuffled_flatmap() a function that depends on the item alone"
-            )
+        check_columns("fn", unchanged if fn is None else fn, input_col)
+        check_called_again("shuffled_flatmap", fn)
         self.fn = fn
         self.input_col = input_col
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
