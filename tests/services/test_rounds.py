@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.tries import tries
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Part, Uneven
-from torchpipe.execution.merge import EpochMerges, MergeIterator, ShardProvider
+from torchpipe.execution.merge import MergeIterator, MergeSet, ShardProvider
 from torchpipe.execution.merge_variants import RoundsMerge
 from torchpipe.execution.shard import Chunk
 from torchpipe.iter import IterableWrapper
@@ -52,7 +52,7 @@ def merged(
 ) -> MergeIterator:
     node = IterableWrapper([])
     start = EpochStart(seed=0, epoch=0, num_shards=len(lengths), part=part, rounds=rounds)
-    merges = EpochMerges(lambda cursors: Chunks(lengths, sizes, cursors))
+    merges = MergeSet(lambda cursors: Chunks(lengths, sizes, cursors))
     kind = MergeIterator if rounds in (None, Uneven.PAD) else RoundsMerge
     iterator = kind(node, Context.for_graph(node, seed=0), start, merges)
     if state is not None:

@@ -32,10 +32,10 @@ from torchpipe.state import Cursor
 from torchpipe.state.cursor import Rotation, turn_of
 from torchpipe.stats import MergeStats
 
-__all__ = ["EpochMerges", "MergeIterator", "Stretch"]
+__all__ = ["MergeIterator", "MergeSet", "Stretch"]
 
 
-class EpochMerges:
+class MergeSet:
     """The merges of one epoch, which share a provider. It starts with the first pull, and ends when all are closed.
 
     One of ``branches`` may have no merge until then: a node of the user's begins to read it later, from its beginning.
@@ -203,9 +203,7 @@ class MergeIterator(NodeIterator[Any]):
     exact_after_error = True  # counts an item as it hands it out
     untimed = True
 
-    def __init__(
-        self, node: DataPipe, context: Context, start: EpochStart, merges: EpochMerges, branch: int = 0
-    ) -> None:
+    def __init__(self, node: DataPipe, context: Context, start: EpochStart, merges: MergeSet, branch: int = 0) -> None:
         super().__init__(node, context)
         self.branch = branch
         self._numbers = start.shards

@@ -1,4 +1,4 @@
-"""EpochMerges of other kinds: ranks that host the same shards take turns, shards end together, and whichever shard has
+"""MergeSet of other kinds: ranks that host the same shards take turns, shards end together, and whichever shard has
 something comes first (torch's ``in_order=False``).
 
 Runs in the consumer's process, on every rank.
@@ -14,7 +14,7 @@ from typing import Any
 
 from torchpipe.errors import RankError, raise_error_of
 from torchpipe.execution.epoch import EpochStart, LeftOver, Part, Uneven, no_item
-from torchpipe.execution.merge import EpochMerges, MergeIterator, Stretch
+from torchpipe.execution.merge import MergeIterator, MergeSet, Stretch
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
@@ -76,9 +76,7 @@ class RoundsMerge(MergeIterator):
     that are left are an error.
     """
 
-    def __init__(
-        self, node: DataPipe, context: Context, start: EpochStart, merges: EpochMerges, branch: int = 0
-    ) -> None:
+    def __init__(self, node: DataPipe, context: Context, start: EpochStart, merges: MergeSet, branch: int = 0) -> None:
         super().__init__(node, context, start, merges, branch)
         self._raises = start.rounds is Uneven.RAISE
         self.left_over: LeftOver | None = None

@@ -22,7 +22,7 @@ from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
 from torchpipe.execution.exact import check_exact, cursor_from, made_exact, no_exact
 from torchpipe.execution.figures import EventLog, Measuring, ServiceFigures
 from torchpipe.execution.interface import ReadingServiceInterface, SubstitutesOf
-from torchpipe.execution.merge import EpochMerges, MergeIterator
+from torchpipe.execution.merge import MergeIterator, MergeSet
 from torchpipe.execution.merge_variants import RoundsMerge, TurnsIterator, UnorderedMerge
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
@@ -82,7 +82,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._policy = policy
         self._plan: Plan | None = None
         self._measuring: Measuring | None = None
-        self._merges: EpochMerges | None = None  # of the last epoch
+        self._merges: MergeSet | None = None  # of the last epoch
         self._events = EventLog()  # of this process
         self._graphs = ShardGraphs((), None, None)  # of each branch, with a stand-in for what is dispatched
 
@@ -150,7 +150,7 @@ class ShardedReadingService(ReadingServiceInterface):
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         self._measured().begin_epoch()
         trace = self._measured().trace_main() if self.measuring and self.plan.main_nodes else None
-        self._merges = EpochMerges(partial(self._start_shards, start), len(self.plan.cuts))
+        self._merges = MergeSet(partial(self._start_shards, start), len(self.plan.cuts))
         return self._stream(start, self._main_root(self.plan.root), self._merges, trace)
 
     def local_iteration(self, start: EpochStart, substitutes_of: SubstitutesOf | None = None) -> NodeIterator[Any]:
@@ -159,11 +159,11 @@ class ShardedReadingService(ReadingServiceInterface):
         root = self.plan.root
         while root not in self.plan.cuts and not traits_of(root).alters_stream:  # it moves items, to a device say
             (root,) = inputs_of(root)
-        merges = EpochMerges(partial(begin, manage_random=self._manages_random()), len(self.plan.cuts))
+        merges = MergeSet(partial(begin, manage_random=self._manages_random()), len(self.plan.cuts))
         return self._stream(start, root, merges)
 
     def _stream(
-        self, start: EpochStart, root: DataPipe, merges: EpochMerges, trace: Trace | None = None
+        self, start: EpochStart, root: DataPipe, merges: MergeSet, trace: Trace | None = None
     ) -> NodeIterator[Any]:
         plan = self.plan
         plan.check_num_shards(start.num_shards, start.world_size)
