@@ -36,11 +36,6 @@ SHARES = {"cuda tests": 110.0, "device": 110.0, "workers": 150.0, "other tests":
 CLOSING_S = 6.0  # kept for ending what runs, and for writing
 CUDA_TESTS = ["tests/device", "tests/data", "tests/torchdata/test_pin_memory.py"]
 CUDA_TESTS += ["tests/integrations/test_attention.py"]
-    "tests/device",
-    "tests/data",
-    "tests/torchdata/test_pin_memory.py",
-    "tests/integrations/test_attention.py",
-]
 OTHER_TESTS = ["tests/device", "tests/data"]
 HANGS_S = 60  # a test, of which no one takes a tenth: it fails, and the others go on
 DEVICE_LIMIT_S, WORKERS_LIMIT_S = 40.0, 15.0  # of one measurement
