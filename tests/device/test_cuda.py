@@ -15,13 +15,13 @@ import torch
 from tests.device.kinds import other_stream
 from tests.sources import Script, start
 from torchpipe import DataLoader
+from torchpipe.compat.torch_private import pin_memory
 from torchpipe.device import Backend, resolve
 from torchpipe.device.pinned import pinned
 from torchpipe.device.tree import tensors_in
 from torchpipe.iter import IterableWrapper
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.testing.compare import value_of
-from torchpipe.utils import pin_memory_fn
 
 pytestmark = pytest.mark.cuda
 
@@ -281,7 +281,7 @@ BATCHES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches_are_pinned_as_torchs_loader_pins_them(name: str) -> None:
-    made, expected = pinned(BATCHES[name](), "cuda"), pin_memory_fn(BATCHES[name](), "cuda")
+    made, expected = pinned(BATCHES[name](), "cuda"), pin_memory(BATCHES[name](), "cuda")
     assert type(made) is type(expected)
     for one, other in zip(tensors_in(made), tensors_in(expected), strict=True):
         assert (type(one), one.dtype, one.shape) == (type(other), other.dtype, other.shape)
