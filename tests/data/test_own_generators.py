@@ -451,7 +451,7 @@ def test_nothing_is_told_of_what_depends_on_the_index(make: Callable[[], Any]) -
 def test_L7_generators_that_are_not_seeded_are_told(options: Any, text: str) -> None:
     with pytest.warns(UserWarning, match=f"^Draws.held is a random generator, and {text}") as told:
         list(loader(Draws(random.Random(3)), **options))
-    assert len(told) == 1
+    assert [warning.category for warning in told].count(UserWarning) == 1  # Python may warn of a fork as well
 
 
 def test_worker_seeding_torch_leaves_them_as_torch_does() -> None:

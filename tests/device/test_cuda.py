@@ -5,7 +5,9 @@ What it shares with XLA is tested in ``test_moved``, and in loaders in ``test_ea
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,7 +15,10 @@ import torch
 from tests.device.kinds import other_stream
 from tests.sources import Script, start
 from torchpipe import DataLoader
+from torchpipe.compat.torch_private import pin_memory
 from torchpipe.device import Backend, resolve
+from torchpipe.device.pinned import pinned
+from torchpipe.device.tree import tensors_in
 from torchpipe.iter import IterableWrapper
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.testing.compare import value_of
@@ -244,6 +249,78 @@ def test_pinned_batches_are_copied_without_waiting_in_the_users_loop(workers: di
         for batch in loader:
             sums.append(batch["x"].to("cuda", non_blocking=True).sum(dim=1) / 10_000)
     assert torch.cat(sums).tolist() == list(range(24))
+
+
+class Point(NamedTuple):
+    x: torch.Tensor
+    name: str
+
+
+class Own:
+    """Says by itself how it is pinned, as torch's page on the DataLoader has it."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    def pin_memory(self) -> Own:
+        return Own(self.values.pin_memory())
+
+
+FLOATS = torch.arange(24.0).reshape(4, 6)
+BATCHES: dict[str, Callable[[], Any]] = {
+    "list": lambda: [FLOATS, "name", 3],
+    "tuple": lambda: (FLOATS, FLOATS.bool()),
+    "named": lambda: {"point": Point(FLOATS, "a"), "ordered": OrderedDict(x=FLOATS)},
+    "transposed": lambda: [FLOATS.t(), FLOATS[:, ::2]],
+    "dtypes": lambda: [FLOATS.to(dtype) for dtype in (torch.bfloat16, torch.complex128, torch.int64, torch.uint16)],
+    "conjugate": lambda: [FLOATS.to(torch.complex64).conj(), FLOATS.to(torch.complex64).conj().imag],
+    "small": lambda: [torch.tensor(3), torch.empty(0), torch.empty(2, 0)],
+    "sparse": lambda: {"sparse": FLOATS.to_sparse(), "learned": torch.nn.Parameter(FLOATS)},
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches_are_pinned_as_torchs_loader_pins_them(name: str) -> None:
+    made, expected = pinned(BATCHES[name](), "cuda"), pin_memory(BATCHES[name](), "cuda")
+    assert type(made) is type(expected)
+    for one, other in zip(tensors_in(made), tensors_in(expected), strict=True):
+        assert (type(one), one.dtype, one.shape) == (type(other), other.dtype, other.shape)
+        assert torch.equal(one.to_dense(), other.to_dense())
+        assert one.is_pinned() == other.is_pinned()  # one without values is not
+
+
+def test_an_expanded_tensor_is_pinned() -> None:
+    """torch's loader fails there."""
+    made = pinned(FLOATS.expand(3, 4, 6), "cuda")
+    assert made.is_pinned()
+    assert torch.equal(made, FLOATS.expand(3, 4, 6))
+
+
+def test_a_batch_says_by_itself_how_it_is_pinned() -> None:
+    loader = DataLoader([FLOATS, FLOATS], None, collate_fn=Own, num_workers=1, pin_memory=True)
+    assert all(type(batch) is Own and batch.values.is_pinned() for batch in loader)
+
+
+class Refuses(Own):
+    def pin_memory(self) -> Own:
+        if int(self.values[0]) == 2:
+            raise ValueError("not this one")
+        return super().pin_memory()
+
+
+def test_L7_a_batch_that_cannot_be_pinned_is_an_error_in_its_place(workers: dict[str, Any]) -> None:
+    with DataLoader(
+        [torch.tensor([n]) for n in range(5)], None, collate_fn=Refuses, pin_memory=True, **workers
+    ) as loader:
+        iterator, found = iter(loader), []
+        for _ in range(6):
+            try:
+                found.append(int(next(iterator).values))
+            except StopIteration:
+                break
+            except ValueError as error:
+                found.append(str(error))
+    assert found == [0, 1, "not this one", 3, 4]
 
 
 def test_what_worker_threads_make_on_the_device_arrives() -> None:

@@ -107,3 +107,37 @@ def test_no_matrix_of_all_pairs_is_made() -> None:
     with Largest() as largest:
         document_mask(torch.arange(length)[None] // 700)
     assert largest.numbers < 4 * length
+
+
+def on_gpu() -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """Two rows of 1,024 tokens, (query, key, value), and what scaled_dot_product_attention makes of their documents."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(20, 200, (2, 20), generator=generator)
+    numbers = torch.arange(1, 21)
+    segment_ids = torch.stack([torch.repeat_interleave(numbers, row)[:1024] for row in sizes]).cuda()
+    made = [torch.randn(2, 4, 1024, 64, generator=generator).cuda().requires_grad_() for _ in range(3)]
+    same = segment_ids[:, None, :, None] == segment_ids[:, None, None]
+    return segment_ids, made, scaled_dot_product_attention(*made, attn_mask=same.tril())
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+def test_flex_attention_on_a_gpu_and_its_gradients() -> None:
+    segment_ids, made, expected = on_gpu()
+    found = flex_attention(*made, block_mask=document_mask(segment_ids))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for one, other in zip(
+        torch.autograd.grad(found.square().sum(), made), torch.autograd.grad(expected.square().sum(), made)
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.cuda
+def test_kernels_of_variable_length_on_a_gpu() -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")  # of torch 2.10
+    segment_ids, made, expected = on_gpu()
+    found = documents(segment_ids)
+    rows = [part.detach().bfloat16().transpose(1, 2).reshape(2048, 4, 64) for part in made]
+    ends = [found.cu_seqlens] * 2 + [found.max_seqlen] * 2
+    out = varlen.varlen_attn(*rows, *ends, window_size=(-1, 0)).reshape(2, 1024, 4, 64).transpose(1, 2)
+    torch.testing.assert_close(out.float(), expected.detach(), rtol=0.05, atol=0.05)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from torchpipe.state import script_classes
 from torchpipe.state.pickling import ImagePickler, cloud_dumps, dumps
@@ -162,3 +163,16 @@ def test_an_image_that_is_loaded_where_it_was_made_changes_nothing(processes: Pr
     method, main.Config.rate = main.Config.seen, 7
     assert type(pickle.loads(image)) is main.Config
     assert (main.Config.seen, main.Config.rate) == (method, 7)
+
+
+def test_modules_of_a_class_of_their_own_go_by_their_names() -> None:
+    """torch has some, and cloudpickle takes a function that has ``torch`` and ``self.classes`` to need one."""
+
+    def labels(folder: Any) -> Any:
+        return torch.zeros(len(folder.classes)), folder.ops, torch.backends.cudnn
+
+    sent: Any = pickle.loads(cloud_dumps(labels))
+    assert sent(SimpleNamespace(classes=[0, 1], ops=3))[1:] == (3, torch.backends.cudnn)
+    modules = [torch.classes, torch.ops, torch.backends, torch]
+    for made in (dumps(modules), cloud_dumps(modules)):
+        assert all(one is other for one, other in zip(pickle.loads(made), modules, strict=True))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.ahead.waiting import Bell
-from torchpipe.data.batches import Batches
+from torchpipe.data.batches import Batches, has_stage
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
 from torchpipe.data.workers import Dealing
@@ -140,12 +140,13 @@ class AssignedBatches(Batches):
             tuple(map(tuple, position.get("again") or [()] * lanes)),
         )
         self._skip = set(self._behind.done)  # those that the sampler has not come to
-        # With a device stage, which takes so many batches ahead in another thread
-        self._taken_ahead = 0 if loader._device_options is None else loader._device_options.device_prefetch
+        self._taken_ahead = has_stage(loader)  # in another thread
         self._has_turns = Bell()
         self._interrupted = False
         self._passing = False  # nothing is dealt meanwhile
-        self._deal(self._prefetch * lanes + self._taken_ahead)
+        # As many as torch's loader, which draws no more while a batch waits in pinned memory; for a device, more
+        options = loader._device_options
+        self._deal(self._prefetch * lanes + (0 if options is None else options.device_prefetch))
 
     @property
     def _delivered(self) -> _Delivered:

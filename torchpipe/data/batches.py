@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,9 +18,11 @@ from typing import Any
 import torch
 
 from torchpipe.ahead.background import RunAhead
+from torchpipe.ahead.stage import Stage
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, collating_in
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
+from torchpipe.device.pinned import pinned
 from torchpipe.device.prepare import stage_for
 from torchpipe.execution.clock import Clock
 from torchpipe.execution.figures import Made, ServiceFigures
@@ -33,7 +34,9 @@ from torchpipe.state import Cursor, SnapshotPolicy, decode
 from torchpipe.stats import MergeStats, StageStats
 from torchpipe.stats.sheet import NodeSheet
 
-__all__ = ["Batches", "DeviceStage", "LocalBatches", "LocalFailure", "pinned_for"]
+__all__ = ["Batches", "DeviceStage", "LocalBatches", "LocalFailure", "has_stage", "stage_of"]
+
+_PINNED_AHEAD = 2  # batches, as of a device stage
 
 
 class Batches(Handing):
@@ -209,45 +212,78 @@ class LocalBatches(Batches):
         return
 
 
-def pinned_for(loader: Any) -> str | None:
-    """The device to pin for, if that is asked for and possible; else, it says so as torch's loader does."""
-    if not loader.pin_memory or loader.device is not None:  # the device stage pins what it moves
-        return None
-    if loader.pin_memory_device:
-        warnings.warn(
+def has_stage(loader: Any) -> bool:
+    """True if batches are taken ahead of the loop, to a device or to pinned memory."""
+    return loader._device_options is not None or _pinned_for(loader) is not None
+
+
+def stage_of(loader: Any) -> tuple[Stage, str] | None:
+    """The stage that takes them, and its name. Warns of ``pin_memory`` as torch's loader does."""
+    if loader._device_options is not None:
+        options = loader._device_options
+        stage, name = stage_for(loader._device_backend, options, "DataLoader"), f"to {options.device}"
+    else:
+        device = _pinned_for(loader)
+        _warn_of_pinning(loader, device)
+        if device is None:
+            return None
+        stage, name = Stage(depth=_PINNED_AHEAD, mover=_Pinning(device)), "to pinned memory"
+    if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
+        stage = replace(stage, depth=0)
+    return stage, name
+
+
+def _accelerator() -> torch.device | None:
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
+def _pinned_for(loader: Any) -> str | None:
+    """The type of the device that batches are pinned for. A device stage pins by itself what it moves."""
+    device = _accelerator() if loader.pin_memory and loader.device is None else None
+    return None if device is None or device.type == "mps" else device.type
+
+
+def _warn_of_pinning(loader: Any, device: str | None) -> None:
+    if loader.pin_memory and loader.pin_memory_device:
+        warn_user(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=5,
+            f"ignore pin_memory_device='{loader.pin_memory_device}'."
         )
-    if not torch.accelerator.is_available():
-        warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, "
-            "then device pinned memory won't be used.",
-            stacklevel=5,
-        )
-        return None
-    device = torch.accelerator.current_accelerator()
-    if device is None or device.type == "mps":
-        warnings.warn(
-            "'pin_memory' argument is set as true but not supported on MPS now, device pinned memory won't be used.",
-            stacklevel=5,
-        )
-        return None
-    return device.type
+    if loader.pin_memory and device is None:
+        missing = "no accelerator is found" if _accelerator() is None else "not supported on MPS now"
+        warn_user(f"'pin_memory' argument is set as true but {missing}, then device pinned memory won't be used.")
+
+
+class _Pinning:
+    """Puts batches into pinned memory; in the place of one of which that fails there is a :class:`Failure`."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def prepare(self) -> None:
+        return
+
+    def transfer(self, batch: Any, /) -> Any:
+        try:
+            return pinned(batch, self._device)
+        except Exception as error:
+            return LocalFailure(error)
+
+    def receive(self, moved: Any, /) -> Any:
+        return moved
+
+    def close(self) -> None:
+        return
 
 
 class DeviceStage(Batches):
-    """The device stage: batches are taken ahead of the loop, in threads, and moved; without workers, when asked for."""
+    """The batches are taken ahead of the loop, in threads, and moved; without workers, when asked for."""
 
-    def __init__(self, loader: Any, batches: Batches) -> None:
-        backend, options = loader._device_backend, loader._device_options
+    def __init__(self, stage: Stage, name: str, batches: Batches) -> None:
         self._start = {"number": batches.number, "batches": batches.position()}
-        stage = stage_for(backend, options, "DataLoader")
-        if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
-            stage = replace(stage, depth=0)
         self._batches = batches
         policy = SnapshotPolicy(every=1)  # small, and the order has its own
-        self._stage, self._name = stage, f"to {options.device}"
+        self._stage, self._name = stage, name
         self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
         self._items = self._ahead.items()
         self.hand, self.clock = [], Clock()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import torch
 
-from torchpipe.compat.torch_private import pin_memory, profiler_runs, reported_length
-from torchpipe.data.batches import Batches, DeviceStage, LocalFailure, pinned_for
+from torchpipe.compat.torch_private import profiler_runs, reported_length
+from torchpipe.data.batches import Batches, DeviceStage, stage_of
 from torchpipe.data.fetch import Failure
 from torchpipe.data.position import Position, handed_out
 from torchpipe.data.processes import torch_words
@@ -55,7 +55,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._closed = False  # an interrupt may keep it from being so once it is over
         self._stage: DeviceStage | None = None
         self._processes: list[Any] = []  # those that have ended with it
-        self._pins = pinned_for(loader)
+        stage = stage_of(loader) if makes else None
         self._errors = 0  # that the loop has had in the place of batches
         self._order: Order | None = None
         self._batches: Batches
@@ -67,8 +67,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._num_yielded, self._began_at = yielded, yielded
         self._order, self._batches, self._source = order, batches, batches
         try:
-            if loader._device_options is not None and makes:
-                self._source = self._stage = DeviceStage(loader, batches)
+            if stage is not None:
+                self._source = self._stage = DeviceStage(*stage, batches)
         except BaseException:
             self._over = True
             self._release()
@@ -110,11 +110,6 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         hand: list[Any] = self._ending(self._source.ready)
         if self._order is not None and self._order.keeps_positions:
             self._order.forget_before(self.delivered)
-        if self._pins is not None and not isinstance(hand[-1], Failure):
-            try:
-                hand[-1] = pin_memory(hand[-1], self._pins)  # type: ignore[no-untyped-call]
-            except Exception as error:
-                hand[-1] = LocalFailure(error)
         if isinstance(hand[-1], Failure):
             self._errors += 1
             raise_error_of(hand[-1])

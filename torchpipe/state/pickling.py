@@ -11,13 +11,14 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import functools
+import importlib
 import io
 import mmap
 import operator
 import pickle
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar, TypeAlias
 
 import cloudpickle
@@ -52,10 +53,18 @@ class Reducers(dict[type, Reducer]):
     def __missing__(self, kind: type) -> Reducer:
         if issubclass(kind, type):
             raise KeyError(kind)  # classes are pickled by their names
-        reduce: Reducer = copyreg.dispatch_table.get(kind) or (reduce_error if is_made_otherwise(kind) else _OWN_WAY)
+        own_way = _reduce_module if issubclass(kind, ModuleType) else _OWN_WAY
+        reduce: Reducer = copyreg.dispatch_table.get(kind) or (reduce_error if is_made_otherwise(kind) else own_way)
         if len(self) < _MOST_KINDS:
             self[kind] = reduce
         return reduce
+
+
+def _reduce_module(module: ModuleType) -> Any:
+    """A module by its name, of whatever class: torch has some of its own, such as ``torch.classes``."""
+    if sys.modules.get(module.__name__) is not module:
+        raise TypeError(f"cannot pickle the module {module.__name__!r}, which cannot be imported by this name")
+    return importlib.import_module, (module.__name__,)
 
 
 def is_made_otherwise(kind: type) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import threading
 from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
@@ -92,6 +94,29 @@ def test_L2_a_stream_that_shuffles_itself_is_replayed_within_a_piece() -> None:
             loader.load_state_dict(state)
             rows += ids(loader)
         assert sorted(rows) == list(range(FILES * ROWS))
+
+
+def test_L6_a_garbage_collection_does_not_wait_for_the_end_of_a_stream() -> None:
+    """It may come in a thread of the stream that is being started, and then both would wait for ever."""
+    begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+    gc.collect()
+
+    def rows() -> Any:
+        try:
+            yield from generated([0])
+        finally:
+            begun.set()
+            goes_on.wait(60)
+            ended.set()
+
+    stream = iterate(HuggingFaceReader(datasets.IterableDataset.from_generator(rows)))
+    next(stream)
+    del stream
+    gc.collect()
+    assert begun.wait(60)
+    assert not ended.is_set()
+    goes_on.set()
+    assert ended.wait(60)
 
 
 def loader_of(workers: int | None) -> DataLoader2[Any]:
