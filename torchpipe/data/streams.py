@@ -164,7 +164,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         begins=begins,
         kept=None if workers else loader._samplers.dataset,
     )
-    if loader.num_workers:
+    if loader.num_workers and workers:
         engine: Any = threads if loader.worker_method == "thread" else processes
         service: Any = engine.iterable_service(loader, shards, dataset, seed)
     else:

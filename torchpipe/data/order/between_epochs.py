@@ -33,6 +33,7 @@ __all__ = [
     "keep_division",
     "keep_start",
     "lanes_now",
+    "look_at_dataset",
     "restore",
     "take_back",
 ]
@@ -60,9 +61,14 @@ def keep_start(loader: DataLoader[Any]) -> None:
     """The first epoch is about to begin, or a state is being loaded: what this loader can be taken back to."""
     if loader._ranked is None and loader._samplers.start is None:
         loader._samplers.start = between_epochs(loader, begun=False)
-        dataset = loader._plain_dataset()
-        if loader._is_iterable and not loader.num_workers and not isinstance(dataset, TorchIterDataPipe):
-            loader._samplers.dataset = kept_of(dataset)
+    look_at_dataset(loader)
+
+
+def look_at_dataset(loader: DataLoader[Any]) -> None:
+    """An iterable dataset that this process reads itself is looked at before it is: what changes from then on counts."""
+    dataset, samplers = loader._plain_dataset(), loader._samplers
+    if loader._is_iterable and samplers.dataset is None and not loader._division[1]:
+        samplers.dataset = None if isinstance(dataset, TorchIterDataPipe) else kept_of(dataset)
 
 
 def between_epochs(loader: DataLoader[Any], *, begun: bool, under_way: bool = False) -> dict[str, Any]:
@@ -158,11 +164,13 @@ def keep_division(loader: DataLoader[Any], shards: int, workers: bool) -> None:
     if loader._division == (shards, workers):
         return
     loader._carried = replace(loader._carried, division=(shards, workers))
+    look_at_dataset(loader)
+    where = f"at most {shards} process{'es' if shards > 1 else ''} at work" if workers else "are read in this process"
     warn_user(
         f"the state is of a run with num_workers={shards if workers else 0}, and this loader has num_workers="
         f"{loader.num_workers}: an iterable dataset is divided among its workers, so that the order of samples depends "
-        f"on their number. This and all later epochs have the order of the run that was saved, and at most {shards} "
-        f"process{'es' if shards > 1 else ''} at work. To divide the dataset anew, begin a new run",
+        f"on their number. This and all later epochs have the order of the run that was saved, and {where}. To divide "
+        "the dataset anew, begin a new run",
         UserWarning,
     )
 
