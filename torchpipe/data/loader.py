@@ -25,6 +25,7 @@ from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
+from torchpipe.data.nodes import attributes_of, put_attributes
 from torchpipe.data.order.between_epochs import (
     Carried,
     between_epochs,
@@ -284,6 +285,11 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         """Among how many an iterable dataset is divided, and are these workers? It belongs to the stream, and stays."""
         return self._carried.division or (max(1, self.num_workers), self.num_workers > 0)
 
+    @property
+    def _reads_here(self) -> bool:
+        """True if batches are made in this process, by the thread that asks for them."""
+        return not (self.num_workers and (not self._is_iterable or self._division[1]))
+
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
         live = self._live
@@ -408,10 +414,12 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if kept is None:
             return go_back
         stands, closed = kept.now(), kept.closed  # with what the user has set since
+        attributes = attributes_of(self._plain_dataset())
 
         def stand_again() -> None:
             go_back()
             put(kept, stands, compares=False)
+            put_attributes(attributes)  # also what cannot be taken down
             kept.closed = closed
 
         return stand_again

@@ -61,7 +61,6 @@ def begin_assigned(
                 fetch.dataset,
                 order.base_seed,
                 # Else a batch depends on its indices alone, and all in a process read one dataset
-                persists=loader.persistent_workers,
                 copies=(loader._budget is not None or _may_share(loader))
                 and (is_stateful(fetch.dataset) or loader.worker_init_fn is not None),
             ),
@@ -93,7 +92,6 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
             loader.worker_init_fn,
             dataset,
             base_seed,
-            persists=loader.persistent_workers,
             copies=shards > loader.num_workers or bool(loader.autotune) or _may_share(loader),
         ),
         limits=_limits(loader, loader.prefetch_factor or 1),

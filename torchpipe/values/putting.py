@@ -51,7 +51,7 @@ def put(looked: Looked, saved: Saved, *, compares: bool = True) -> None:
 
     Raises: StateError for what cannot be put back, and for other data.
     """
-    looked.closed = None  # the owners are not what a pass has left
+    looked.closed = looked.begun = None  # the owners are not what a pass has left
     if older.is_older(saved):
         _Putting(looked, [], compares=compares).run()
         older.put(looked.owners, saved)

@@ -19,7 +19,7 @@ from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.state import Cursor, encode
 from torchpipe.state.flat import MAX_SHARDS, damaged, shown
-from torchpipe.values import kept_of
+from torchpipe.values import Saved, kept_of
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -35,6 +35,7 @@ __all__ = [
     "lanes_now",
     "look_at_dataset",
     "restore",
+    "start_at",
     "take_back",
 ]
 
@@ -65,7 +66,7 @@ def keep_start(loader: DataLoader[Any]) -> None:
 
 
 def look_at_dataset(loader: DataLoader[Any]) -> None:
-    """An iterable dataset that this process reads itself is looked at before it is: what changes from then on counts."""
+    """An iterable dataset that this process reads is looked at before it is read: what changes from then on counts."""
     dataset, samplers = loader._plain_dataset(), loader._samplers
     if loader._is_iterable and samplers.dataset is None and not loader._division[1]:
         samplers.dataset = None if isinstance(dataset, TorchIterDataPipe) else kept_of(dataset)
@@ -105,7 +106,12 @@ def lanes_now(loader: DataLoader[Any]) -> list[Cursor] | None:
     kept, lanes = loader._samplers.dataset, loader._carried.lanes
     if kept is None or kept.closed is None or encode(now := kept.now()) == kept.closed:
         return lanes
-    return [Cursor(beginning([[_NUMBER, now]]), 0, 0)]
+    return [start_at(now)]
+
+
+def start_at(values: Saved) -> Cursor:
+    """The start of a pass over a dataset that has these."""
+    return Cursor(beginning([[_NUMBER, values]]), 0, 0) if values else Cursor()
 
 
 def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
