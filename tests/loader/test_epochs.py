@@ -485,8 +485,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule(epoch=st.integers(0, 3))
     def set_epoch(self, epoch: int) -> None:
-        if self.system.is_node and self.form == "parked":
-            return  # its pass is there until reset(), and its state is that of the pass
         self.system.set_epoch(epoch)
         if self.form == "live":
             self.following = epoch

@@ -228,7 +228,7 @@ def stage_of(loader: Any) -> tuple[Stage, str] | None:
         if device is None:
             return None
         stage, name = Stage(depth=_PINNED_AHEAD, mover=_Pinning(device)), "to pinned memory"
-    if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
+    if loader._reads_here:  # batches are made under global random states of their own, which no thread can have
         stage = replace(stage, depth=0)
     return stage, name
 
@@ -280,11 +280,13 @@ class DeviceStage(Batches):
     """The batches are taken ahead of the loop, in threads, and moved; without workers, when asked for."""
 
     def __init__(self, stage: Stage, name: str, batches: Batches) -> None:
-        self._start = {"number": batches.number, "batches": batches.position()}
+        source = _Source(batches)
+        start = source.state_dict()
+        self._start = (lambda: start) if stage.depth else source.state_dict  # of which a thread takes nothing
         self._batches = batches
         policy = SnapshotPolicy(every=1)  # small, and the order has its own
         self._stage, self._name = stage, name
-        self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
+        self._ahead = RunAhead(source, stage, policy, "DataLoader")
         self._items = self._ahead.items()
         self.hand, self.clock = [], Clock()
         self._before = self._behind = self._ahead.cursor.snapshot  # where the batches stood: the one in hand
@@ -298,7 +300,7 @@ class DeviceStage(Batches):
 
     def _position(self) -> dict[str, Any]:
         snapshot = self._before if self.hand else self._behind
-        state: Any = self._start if snapshot is None else decode(snapshot, allow_pickle=True)  # it was made here
+        state: Any = self._start() if snapshot is None else decode(snapshot, allow_pickle=True)  # it was made here
         return state  # type: ignore[no-any-return]
 
     def fill(self) -> list[Any]:

@@ -126,7 +126,7 @@ class WorkersOwn(IterDataPipe[Any]):
         if self.kept is not None:
             if assumed is not None and self.kept.closed != encode(assumed):  # else it stands there, but for the user
                 put(self.kept, assumed)
-            self.kept.closed = None
+            self.kept.closed, self.kept.begun = None, self.kept.now()
         return _OwnIterator(self, context, self.datapipe)
 
 
@@ -173,7 +173,7 @@ class _OwnIterator(NodeIterator[Any]):
         with self._as_worker():
             super().close()  # first: a generator of the user's may change the dataset as it is closed
         if ends and self.node.kept is not None:
-            self.node.kept.closed = encode(self.node.assumption())
+            self.node.kept.closed, self.node.kept.begun = encode(self.node.assumption()), None
 
     def run(self) -> Iterator[Any]:
         node, context = self.node, self.context
@@ -288,6 +288,7 @@ class IterableBatches(StreamHanding, Batches):
     ``begins``: what a state says that the dataset begins with. ``goes_on``: it is used in the next epoch as this one
     leaves it. ``here``: the dataset, if it has a state and is read in
     this process, by the loop itself: whoever has used it up goes back to where it was before the first batch.
+    ``stands``: where the stream begins before its first batch, in which what the user has set since counts.
     """
 
     def __init__(
@@ -300,9 +301,11 @@ class IterableBatches(StreamHanding, Batches):
         begins: list[dict[str, Any]] | None = None,
         here: Any = None,
         goes_on: bool = False,
+        stands: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         self._begins = begins
         self._goes_on = goes_on
+        self._stands = stands
         self._start = start
         self._service = service
         self._keeps = keeps
@@ -325,7 +328,7 @@ class IterableBatches(StreamHanding, Batches):
         return self._service.figures()
 
     def position(self) -> dict[str, Any]:
-        stream = super().position()
+        stream = super().position() if self.number else self._stands() or super().position()
         position = {"stream": stream, "shards": self._shards, "workers": self._workers, "seed": self._seed}
         if self._ranks != [0, 1]:
             position["ranks"] = self._ranks

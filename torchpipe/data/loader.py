@@ -29,6 +29,7 @@ from torchpipe.data.order.between_epochs import (
     Carried,
     between_epochs,
     check_between_epochs,
+    check_given,
     check_seeding,
     forget,
     keep_division,
@@ -78,6 +79,7 @@ from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import as_text
 from torchpipe.stats.tracing import measures_by_default
 from torchpipe.values import ObjectTracker, put
+from torchpipe.values.attributes import attributes_of, put_attributes
 
 __all__ = ["DataLoader"]
 
@@ -284,6 +286,11 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         """Among how many an iterable dataset is divided, and are these workers? It belongs to the stream, and stays."""
         return self._carried.division or (max(1, self.num_workers), self.num_workers > 0)
 
+    @property
+    def _reads_here(self) -> bool:
+        """True if batches are made in this process, by the thread that asks for them."""
+        return not (self.num_workers and (not self._is_iterable or self._division[1]))
+
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
         live = self._live
@@ -399,10 +406,12 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if kept is None:
             return go_back
         stands, closed = kept.now(), kept.closed  # with what the user has set since
+        attributes = attributes_of(self._plain_dataset())
 
         def stand_again() -> None:
             go_back()
             put(kept, stands, compares=False)
+            put_attributes(attributes)  # also what cannot be taken down
             kept.closed = closed
 
         return stand_again
@@ -568,9 +577,13 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 position = replace(position, now=None)  # others may have drawn since
             if position.now is None and not self.distributed:
                 position = replace(position, now=self._samplers.now())
+            given = {} if self._carried.given is None else {"given": self._carried.given}
             if position.order is None:
                 begun, under_way = position.epoch > 0 or self._epochs.begun, position.batches is not None
-                position = replace(position, between_epochs=between_epochs(self, begun=begun, under_way=under_way))
+                between = between_epochs(self, begun=begun, under_way=under_way)
+                position = replace(position, between_epochs=between | given)
+            else:
+                position = replace(position, order=position.order | given)
             return replace(position, batches=of_rank(position.batches, self._samplers.parts))
 
     @untraced
@@ -638,6 +651,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 of_this_rank=not self.distributed and ranks_of_sampler(self._samplers.parts)[0] == 1,
             )
         check_position(position, self._is_iterable, self.num_workers, self._samplers.parts)
+        check_given(position.order or position.between_epochs or {})
         if position.order is None:
             check_between_epochs(self, position.between_epochs)
         elif self._ranked is not None:

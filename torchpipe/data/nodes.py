@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 from torchpipe.compat.torch_private import numpy_seed_of
 from torchpipe.data.fetch import (
@@ -37,8 +36,14 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
 from torchpipe.randomness.global_random import BatchRandom, RandomStates, may_change_states
 from torchpipe.stats.tracing import Tracing
+from torchpipe.values.attributes import attributes_of, put_attributes
 
-__all__ = ["FetchAssigned", "InitWorker", "seed_as_torch", "seed_worker"]
+__all__ = [
+    "FetchAssigned",
+    "InitWorker",
+    "seed_as_torch",
+    "seed_worker",
+]
 
 
 def seed_as_torch(base_seed: int, worker: int) -> None:
@@ -57,8 +62,8 @@ class InitWorker:
 
     Called as a service's ``worker_init_fn``, with the graph; it returns it, or, with ``copies``, a copy: so that each
     of several workers that one process hosts has a dataset of its own, as in processes of their own. ``here``: in the
-    user's process, which is a worker meanwhile and no longer. ``persists``: a worker that is forked in the place of a
-    dead one gets the attributes that the dataset had when the workers were made, and not today's.
+    user's process, which is a worker meanwhile and no longer. A worker that is forked in the place of a dead one gets
+    the attributes that the dataset had when the workers were made, and not today's.
     """
 
     def __init__(
@@ -69,14 +74,13 @@ class InitWorker:
         *,
         copies: bool = False,
         here: bool = False,
-        persists: bool = False,
     ) -> None:
         self.user_fn = user_fn
         self.dataset = dataset
         self.base_seed = base_seed
         self.copies = copies
         self.here = here
-        self._attributes = _attributes_of(dataset) if persists else []
+        self._attributes = [] if here else attributes_of(dataset)
 
     def __getstate__(self) -> dict[str, Any]:
         """The pickled part, which is as when the workers were made: there is nothing to put back."""
@@ -84,9 +88,7 @@ class InitWorker:
 
     def __call__(self, graph: Any, info: WorkerInfo) -> Any:
         worker, dataset = info.worker_id, self.dataset
-        for owner, attributes in self._attributes:
-            vars(owner).clear()
-            vars(owner).update(attributes)
+        put_attributes(self._attributes)
         if self.copies:
             graph, dataset = self._copies_of(graph, info.num_workers)
         if not self.here:
@@ -129,21 +131,6 @@ class InitWorker:
                 f"Load the state with num_workers={workers}, leave autotune out, or open files, locks, connections and "
                 "the like in __iter__ or worker_init_fn"
             ) from error
-
-
-def _attributes_of(dataset: Any) -> list[tuple[Any, dict[str, Any]]]:
-    """The attributes of the dataset, and of datasets that it holds."""
-    found: list[tuple[Any, dict[str, Any]]] = []
-    left = [dataset]
-    while left:
-        owner = left.pop()
-        if not isinstance(owner, Dataset) or any(owner is other for other, _ in found):
-            continue
-        found.append((owner, dict(vars(owner))))
-        for value in vars(owner).values():
-            held = value if isinstance(value, list | tuple) else (value,)
-            left += [item for item in held if isinstance(item, Dataset)]
-    return found
 
 
 # In a worker process: the global random states that its shards begin with, and what get_worker_info() says to each

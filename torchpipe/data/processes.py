@@ -6,6 +6,7 @@ Runs in the user's process.
 from __future__ import annotations
 
 import signal
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.data.assigned import AssignedBatches, ending_what_fails, lane_cursors
 from torchpipe.data.fetch import Fetch
 from torchpipe.data.nodes import FetchAssigned, InitWorker
+from torchpipe.data.order.between_epochs import as_given
 from torchpipe.data.order.sampling import Order
 from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.data.workers import WorkerEngine, WorkerMethod
@@ -43,6 +45,13 @@ def begin_assigned(
     loader: DataLoader[Any], order: Order, fetch: Fetch, epoch: int, position: dict[str, Any] | None
 ) -> AssignedBatches:
     """The batches of ``order``, made by the loader's workers: those that persist, or new ones."""
+    with as_given(loader) if loader._samplers.keeps_seed else nullcontext():
+        return _begin_assigned(loader, order, fetch, epoch, position)
+
+
+def _begin_assigned(
+    loader: DataLoader[Any], order: Order, fetch: Fetch, epoch: int, position: dict[str, Any] | None
+) -> AssignedBatches:
     lanes = loader.num_workers
     graph = FetchAssigned(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
     position = position or {}
@@ -61,7 +70,6 @@ def begin_assigned(
                 fetch.dataset,
                 order.base_seed,
                 # Else a batch depends on its indices alone, and all in a process read one dataset
-                persists=loader.persistent_workers,
                 copies=(loader._budget is not None or _may_share(loader))
                 and (is_stateful(fetch.dataset) or loader.worker_init_fn is not None),
             ),
@@ -93,7 +101,6 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
             loader.worker_init_fn,
             dataset,
             base_seed,
-            persists=loader.persistent_workers,
             copies=shards > loader.num_workers or bool(loader.autotune) or _may_share(loader),
         ),
         limits=_limits(loader, loader.prefetch_factor or 1),

@@ -6,8 +6,9 @@ Runs in the user's process.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
@@ -15,13 +16,13 @@ from torchpipe.data import processes, threads
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
 from torchpipe.data.nodes import InitWorker
-from torchpipe.data.order.between_epochs import lanes_now
+from torchpipe.data.order.between_epochs import as_given, lanes_now, start_at
 from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, rank_and_ranks
 from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
-from torchpipe.execution.shard import assumed_at, behind
+from torchpipe.execution.shard import assumed_at, behind, leads
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.randomness.seeds import fresh_seed
@@ -37,6 +38,12 @@ __all__ = ["begin_stream", "goes_on", "lanes_behind", "put_dataset"]
 
 def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
     """The batches of ``epoch``, or what ``saved`` says is left of it, by the loader's workers."""
+    persists = loader._division[1] and loader._samplers.keeps_seed
+    with as_given(loader) if persists else nullcontext():
+        return _begin(loader, epoch, saved)
+
+
+def _begin(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
     dataset = loader._plain_dataset()
     position = None if saved is None else saved.batches
     shards, workers = saved_shards(position) or loader._division
@@ -74,7 +81,14 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     here = dataset if of_users and start.state is None else None
     try:
         return IterableBatches(
-            service, start, workers=workers, keeps=keeps, begins=begins, here=here, goes_on=goes_on(loader)
+            service,
+            start,
+            workers=workers,
+            keeps=keeps,
+            begins=begins,
+            here=here,
+            goes_on=goes_on(loader),
+            stands=partial(_stands, loader, start.state),
         )
     except BaseException:  # a warning that is an error, say: nobody else can end what was started
         if not keeps:
@@ -109,15 +123,26 @@ def put_dataset(loader: DataLoader[Any], loaded: Position) -> None:
     kept, (shards, workers) = loader._samplers.dataset, loader._division
     if kept is None:
         return
-    put(kept, [], compares=False)  # the state says which data there are
-    if not workers:
-        kept.closed = encode([])
     stream = (loaded.batches or {}).get("stream")
     begins = loader._carried.lanes if stream is None else Rotation.from_state(stream, shards).cursors
-    with suppress(StateError), refusing_misfits("the dataset"):  # of another dataset: iter() says so
-        for values in assumed_at(begins[0]) if begins and not workers else []:
-            put(kept, values)
-            kept.closed = encode(values)
+    values = assumed_at(begins[0]) if begins and not workers else []
+    wanted = encode(values[0] if values else [])
+    if stream is not None or encode(kept.now()) != wanted:  # else it stands there, with what cannot be taken down
+        put(kept, [], compares=False)  # the state says which data there are
+        with suppress(StateError), refusing_misfits("the dataset"):  # of another dataset: iter() says so
+            for value in values:
+                put(kept, value)
+    kept.closed = None if workers else encode(kept.now())
+
+
+def _stands(loader: DataLoader[Any], begins: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The position before the first batch, of a dataset that is read here, unless others lead the pass on to there."""
+    kept = loader._samplers.dataset
+    if kept is None or loader._division[1]:
+        return None
+    if begins is not None and kept.begun is None and leads(Rotation.from_state(begins, 1).cursors[0]):
+        return None
+    return Rotation((start_at(kept.now() if kept.begun is None else kept.begun),), (0,), 0).to_state()
 
 
 def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
@@ -164,7 +189,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         begins=begins,
         kept=None if workers else loader._samplers.dataset,
     )
-    if loader.num_workers:
+    if not loader._reads_here:
         engine: Any = threads if loader.worker_method == "thread" else processes
         service: Any = engine.iterable_service(loader, shards, dataset, seed)
     else:

@@ -57,6 +57,7 @@ __all__ = [
     "assumed_at",
     "beginning",
     "behind",
+    "leads",
 ]
 
 T = TypeVar("T")
@@ -121,6 +122,11 @@ def announce_leading(lanes: list[Cursor] | None) -> None:
     states = [decode(begin.snapshot, keep_opaque=True) for begin in lanes or () if begin.snapshot is not None]
     left = [Cursor.from_state(where) for state in states for where in state.get(_BEHIND, ())]
     announce_replays((cursor, cursor.count) for cursor in left if cursor is not None)
+
+
+def leads(begin: Cursor) -> bool:
+    """True if a pass that begins there leads others on first."""
+    return begin.snapshot is not None and _BEHIND in decode(begin.snapshot, keep_opaque=True)
 
 
 def assumed_at(begin: Cursor) -> list[Any]:
@@ -237,7 +243,7 @@ class Shard:
         self._iterator = context.iterate(graph)
         self._context = context
         self._assumptions = [(context.node_id(node), node.assumption()) for node in walk(graph) if has_assumption(node)]
-        self._first_snapshot_due = snapshot_first or ((state is None or left is not None) and bool(self._assumptions))
+        self._first_snapshot_due = snapshot_first or (not position and bool(self._assumptions))
         self._goes_on = any(map(goes_on, walk(graph)))
         try:
             self._go_to(cursor, state, context)

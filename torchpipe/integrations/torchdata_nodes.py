@@ -33,9 +33,9 @@ _END: Any = object()
 class LoaderNode(BaseNode[T]):
     """The items of a ``DataLoader2``, under any reading service, as a node of ``torchdata.nodes``.
 
-    Each ``reset()`` is the next epoch; ``reset(state)`` has the rest of the epoch that the state was taken in, which is
-    empty at its end. The state is the loader's: it counts what this node has handed out. Shut the loader down when
-    you are done.
+    Each ``reset()`` is the next epoch, unless nothing was taken of the one before; ``reset(state)`` has the rest of the
+    epoch that the state was taken in, which is empty at its end. The state is the loader's: it counts what this node
+    has handed out. Shut the loader down when you are done.
 
     Raises: TypeError for what is no DataLoader2.
     """
@@ -51,6 +51,7 @@ class LoaderNode(BaseNode[T]):
         super().reset(initial_state)
         if initial_state is not None:
             self.loader.load_state_dict(initial_state)
+        _ = self.loader.epoch  # asked for: also an epoch of which one item is taken is one, and no look
         self._items = iter(self.loader)
 
     def next(self) -> T:
@@ -58,7 +59,8 @@ class LoaderNode(BaseNode[T]):
         return next(self._items)
 
     def get_state(self) -> dict[str, Any]:
-        return self.loader.state_dict() if self._items is None else self._items.state_dict()
+        items = self._items
+        return items.state_dict() if items is not None and items.finished else self.loader.state_dict()
 
 
 class NodesReader(IterDataPipe[T]):

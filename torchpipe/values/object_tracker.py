@@ -108,6 +108,7 @@ class ObjectTracker:
 
     def _begin(self) -> None:
         self.closed: bytes | None = None  # what the pass that used the owners last had left when it was closed
+        self.begun: Saved | None = None  # what the pass that uses them now began with
         self.memories = Memories()
         self.told = False  # by who has told what is lost
         self.beyond: Node | None = None  # holds what is too far away to be followed

@@ -51,7 +51,7 @@ def put(tracker: ObjectTracker, saved: Saved, *, compares: bool = True) -> None:
 
     Raises: StateError for what cannot be put back, and for other data.
     """
-    tracker.closed = None  # the owners are not what a pass has left
+    tracker.closed = tracker.begun = None  # the owners are not what a pass has left
     if old_states.is_older(saved):
         _Putting(tracker, [], compares=compares).run()
         old_states.put(tracker.owners, saved)
