@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -282,7 +282,8 @@ class DeviceStage(Batches):
     def __init__(self, stage: Stage, name: str, batches: Batches) -> None:
         source = _Source(batches)
         start = source.state_dict()
-        self._start = (lambda: start) if stage.depth else source.state_dict  # of which a thread takes nothing
+        # Before the first batch; without a thread, which would have gone on, with what the user has set since
+        self._start: Callable[[], dict[str, Any]] = (lambda: start) if stage.depth else source.state_dict
         self._batches = batches
         policy = SnapshotPolicy(every=1)  # small, and the order has its own
         self._stage, self._name = stage, name
