@@ -151,7 +151,7 @@ def _of_epoch(epoch: int) -> Iterator[int]:
 
 
 def test_L6_who_made_the_function_ends_with_the_last_reference() -> None:
-    """Trainers' own objects hold a loader, whose function is often a method of theirs; some switch the collector off."""
+    """Trainers' own objects hold a loader, whose function may be a method of theirs; some switch the collector off."""
 
     class Holder:
         def __init__(self) -> None:

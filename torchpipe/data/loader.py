@@ -19,7 +19,15 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from torchpipe.ahead.waiting import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes, threads
-from torchpipe.data.arguments import FetchBy, NamesForTools, check_arguments, check_fetch, check_shuffle, device_options, name_options
+from torchpipe.data.arguments import (
+    FetchBy,
+    NamesForTools,
+    check_arguments,
+    check_fetch,
+    check_shuffle,
+    device_options,
+    name_options,
+)
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps

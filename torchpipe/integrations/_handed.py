@@ -7,6 +7,7 @@ what they saved. What each of them does is in docs/trainers.md.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -28,13 +29,19 @@ class Handed(Generic[T]):
 
     A pass begins with its first ``next()``, in the epoch that :meth:`set_epoch` has named by then. ``unused()`` is the
     number of batches that the trainer has taken and not trained on, 0 or 1; a pass whose length is not known, in which
-    it may be 1, asks the loader for a state before every batch. The state is one for all ranks, made by a collective
-    where that is needed.
+    it may be 1, asks the loader for a state before every batch. ``most()``: the batches with which an epoch of the
+    trainer's is over. The state is one for all ranks, made by a collective where that is needed.
     """
 
     counts_epochs = False  # itself; else the trainer names them
 
-    def __init__(self, loader: LoaderOrMaker[T], *, unused: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        loader: LoaderOrMaker[T],
+        *,
+        unused: Callable[[], int] | None = None,
+        most: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         if not isinstance(loader, DataLoader | DataLoader2) and not callable(loader):
             raise TypeError(
                 f"a torchpipe.DataLoader, a DataLoader2 or a function that makes one is needed, got {loader!r}: "
@@ -43,6 +50,7 @@ class Handed(Generic[T]):
         self._given = loader
         self._made: AnyLoader[T] | None = None
         self._unused_now = unused
+        self._most = most
         self._epoch: int | None = None  # that the trainer has named
         self._loaded: dict[str, Any] | None = None  # the state that no batch has been received after
         self._entry: dict[str, Any] | None = None  # where the present pass began
@@ -153,13 +161,15 @@ class Handed(Generic[T]):
             loader._epochs.tell_of_two_ways("batches")
         wanted, saved = self._epoch, self._loaded
         epoch, delivered = (0, 0) if saved is None else (saved["epoch"], saved["delivered"])
+        if saved is not None and (
+            wanted == epoch - 1 if not delivered else wanted == epoch and delivered >= self._most()
+        ):  # the trainer asks once more for the epoch that had ended
+            return iter(())
         if wanted is None or saved is None or wanted == epoch:
             if wanted is not None:  # of a state's own epoch, too: one of its start says what samplers were told before
                 loader.set_epoch(wanted)
             self._first = delivered
             return iter(loader)
-        if wanted == epoch - 1 and not delivered:  # the trainer asks once more for the epoch that had ended
-            return iter(())
         if wanted != epoch + 1:
             raise StateMismatchError(
                 f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}: are they of two "

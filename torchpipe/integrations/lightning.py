@@ -36,12 +36,16 @@ class ExactResume(Callback):
 
     def __init__(self, loader: LoaderOrMaker[Any]) -> None:
         self._trainer: Trainer | None = None
-        self._handed: Handed[Any] = Handed(loader, unused=self._unused)
+        self._handed: Handed[Any] = Handed(loader, unused=self._unused, most=self._most)
         self.loader = _Loader(self._handed)
 
     def _unused(self) -> int:
         """Without a length, Lightning takes a batch before it trains on the one before."""
         return int(self._trainer is not None and self._trainer.num_training_batches == float("inf"))
+
+    def _most(self) -> float:
+        """The length, or ``limit_train_batches``."""
+        return float("inf") if self._trainer is None else self._trainer.num_training_batches
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
