@@ -78,7 +78,7 @@ def check_arguments(
 
 
 def name_options(loader: type, base: type) -> None:
-    """Where ``__init__`` of a subclass takes ``**options``, its signature names the keywords of ``base`` too."""
+    """The signature of a subclass's ``__init__``, if it takes ``**options``, names the keywords of ``base`` too."""
     init = vars(loader).get("__init__")
     if not isinstance(init, FunctionType):
         return

@@ -156,9 +156,9 @@ class Handed(Generic[T]):
         """The batches from here on, of which there may be none."""
         loader = self.loader
         self._leave()
-        self._entry = own_state(loader)
         if self.counts_epochs:
             loader._epochs.tell_of_two_ways("batches")
+        self._entry = own_state(loader)
         wanted, saved = self._epoch, self._loaded
         epoch, delivered = (0, 0) if saved is None else (saved["epoch"], saved["delivered"])
         if saved is not None and (
