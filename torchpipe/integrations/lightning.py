@@ -60,7 +60,7 @@ class ExactResume(Callback):
             )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if batch_idx and self._handed.at_start:
+        if batch_idx and batch_idx + 1 >= self._most() and self._handed.at_start:
             raise StateMismatchError(
                 f"the checkpoint is of an epoch's end, and Lightning takes it for one after {batch_idx} batches of the "
                 "epoch, as it does under max_steps: it would train on one batch of the next epoch, and leave out the "
