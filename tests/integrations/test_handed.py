@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,3 +99,78 @@ def test_L2_from_any_state_the_same_batches_follow(kind: str, names: bool) -> No
         for before, epoch, state in states:
             again = [batch for batch, _, _ in run(epoch, state) if batch]
             assert again == found[before:], (before, epoch)
+
+
+def _cut_short(
+    kind: str, *, says: bool, state: Any = None, saves: bool = True
+) -> tuple[list[list[list[int]]], list[Any]]:
+    """Three epochs of one batch each, and the states that were saved behind them. ``says``: before they are saved."""
+    data: Counted[Any] = Counted(LOADERS[kind]())
+    epochs, states = [], []
+    if state is not None:
+        data.load_state_dict(state)
+    for _ in range(data.epoch, EPOCHS):
+        found = []
+        for batch in data:
+            found.append(list(map(int, batch)))
+            break
+        epochs.append(found)
+        if says:
+            data.set_epoch(data.epoch)
+        if saves:
+            states.append(data.state_dict())
+    return epochs, states
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_L2_epochs_cut_short_go_on_alike_if_the_state_says_so(kind: str) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert not _cut_short(kind, says=False, saves=False)[1]
+            torch.manual_seed(0)
+            epochs, states = _cut_short(kind, says=True)
+            for number, state in enumerate(states):
+                torch.manual_seed(1)
+                assert _cut_short(kind, says=True, state=state)[0] == epochs[number + 1 :]
+        with pytest.warns(UserWarning, match=r"goes on with the rest of epoch \d; this run begins epoch \d"):
+            _cut_short(kind, says=False)
+
+
+def test_the_epoch_is_said_within_a_loop_for_the_next_one() -> None:
+    data: Counted[Any] = Counted(LOADERS["told"]())
+    for batch in data:
+        if data.epoch == 1:
+            data.set_epoch(2)
+            first = batch
+    assert data.epoch == 2
+    assert [int(number) for batch in data for number in batch] == list(_of_epoch(2))
+    assert list(map(int, first)) == list(_of_epoch(0))[:4]
+
+
+def _of_epoch(epoch: int) -> Iterator[int]:
+    sampler = ByEpoch()
+    sampler.set_epoch(epoch)
+    return iter(sampler)
+
+
+def test_L6_who_made_the_function_ends_with_the_last_reference() -> None:
+    """Trainers' own objects hold a loader, whose function may be a method of theirs; some switch the collector off."""
+
+    class Holder:
+        def __init__(self) -> None:
+            self.data: Handed[Any] = Handed(self.make)
+
+        def make(self) -> Any:
+            return LOADERS["shuffled"]()
+
+    holder = Holder()
+    list(holder.data)
+    reference = weakref.ref(holder)
+    gc.disable()
+    try:
+        del holder
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -149,4 +149,9 @@ def misuse(folder: str, ranks: int) -> None:
             counted.append((loader.epoch, epoch, len(batch["identity"])))
             break
     assert counted == [(2, 0, BATCH_SIZE), (3, 1, BATCH_SIZE)]
+    assert loader.state_dict()["epoch"] == 2  # of which the rest is left
+    loader.set_epoch(loader.epoch)
+    state = loader.state_dict()
+    assert state["epoch"] == 3
+    loader.load_state_dict(state)
     assert sum(len(batch["identity"]) for batch in loader) == DIGITS

@@ -12,8 +12,9 @@ from pytorch_lightning import Callback, LightningModule, Trainer, seed_everythin
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 
-from examples.trainers.killed import Batch, Journal, digits
+from examples.trainers.killed import DIGITS, Batch, Journal, digits, lineage
 from tests.trainers import runs
+from torchpipe.errors import StateMismatchError
 from torchpipe.integrations.lightning import ExactResume
 
 digits()
@@ -48,9 +49,10 @@ def fit(
     validate: bool = False,
     bare: bool = False,
     every: int = 20,
+    ends: bool = True,
     **options: Any,
 ) -> None:
-    """Checkpoints every so many steps, and at the end of each epoch (after validation, if there is any).
+    """Checkpoints every so many steps, and at the ``ends`` of epochs (after validation, if there is any).
 
     A process that resumes has other seeds than the first one: what the checkpoint says must be enough. ``bare``: the
     loader as it is, without the callback.
@@ -68,6 +70,7 @@ def fit(
         ModelCheckpoint(place / "steps", save_top_k=-1, every_n_train_steps=every, save_on_train_epoch_end=False),
         ModelCheckpoint(place / "epochs", save_top_k=-1, every_n_epochs=1, save_on_train_epoch_end=not validate),
     ]
+    keep = keep if ends else keep[:1]
     trainer = _trainer(folder, ranks, keep if bare else [resume, *keep], max_epochs=epochs, **options)
     validation = runs.loader_of("map", 0, 1) if validate else None
     loader = runs.loader_of(kind, rank, 1) if bare else resume.loader
@@ -101,6 +104,24 @@ def fit_again_and_again(folder: str, ranks: int, kind: str, epochs: int, stops: 
             Module(journal), resume.loader, ckpt_path=path
         )
         path = max(Path(folder).glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def left_out(folder: str, ranks: int) -> None:
+    """From a checkpoint of an epoch's end, Lightning would train on one batch of the next epoch under max_steps."""
+    journal = Journal(Path(folder) / "journal.0")
+    resume = ExactResume(runs.loader_of("map", 0, 1))
+    keep = ModelCheckpoint(folder, filename="end", save_on_train_epoch_end=True)
+    _trainer(folder, 1, [resume, keep], max_epochs=1).fit(Module(journal), resume.loader)
+    for options in ({"max_steps": 60}, {"max_epochs": 2}):
+        again = ExactResume(runs.loader_of("map", 0, 1))
+        trainer = _trainer(folder, 1, [again], **options)
+        if "max_steps" in options:
+            with pytest.raises(StateMismatchError, match="after 50 batches of the epoch, as it does under max_steps"):
+                trainer.fit(Module(journal), again.loader, ckpt_path=f"{folder}/end.ckpt")
+        else:
+            trainer.fit(Module(journal), again.loader, ckpt_path=f"{folder}/end.ckpt")
+    seen = [number for step in lineage(Path(folder) / "journal.0")[50:] for number in step["ids"]]
+    assert sorted(seen) == list(range(DIGITS))
 
 
 def misuse(folder: str, ranks: int) -> None:

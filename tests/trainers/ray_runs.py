@@ -15,12 +15,14 @@ from torch import nn
 
 from examples.trainers.killed import Journal
 from tests.trainers import runs
+from torchpipe import own_random_states
 from torchpipe.integrations.dcp import SavedLoader
 
 
 def loop(config: dict[str, Any]) -> None:
     """In each worker, and once more in new ones after a worker has died: from the last checkpoint."""
     torch.set_num_threads(1)
+    own_random_states()  # it is no main thread, and makes items itself
     context = ray.train.get_context()
     rank, ranks = context.get_world_rank(), context.get_world_size()
     place, step = Path(config["folder"]), 0

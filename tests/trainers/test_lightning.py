@@ -56,6 +56,16 @@ def test_options(kind: str, options: dict[str, Any], check_exact: Callable[..., 
     check_exact("fit", kind=kind, kills=[45, 60] if whole else [73, 100], each_once=not whole, **options)
 
 
+@pytest.mark.parametrize("kind", ["map", "unsized"])
+def test_a_checkpoint_of_the_last_step_of_an_epoch_cut_short(kind: str, check_exact: Callable[..., None]) -> None:
+    """Lightning takes the epoch for unfinished when it is resumed once more, and the loader has more batches of it."""
+    check_exact("fit", kind=kind, kills=[31, 61], every=30, ends=False, each_once=False, limit_train_batches=30)
+
+
+def test_a_checkpoint_of_an_epochs_end_is_refused_under_max_steps(trainings: Trainings, tmp_path: Path) -> None:
+    trainings.run(tmp_path, "left_out")
+
+
 @pytest.mark.parametrize("kind", ["map", "graph", "unsized"])
 def test_fit_resumed_again_and_again_in_one_process(kind: str, trainings: Trainings, tmp_path: Path) -> None:
     trainings.run(tmp_path / "whole", "fit_again_and_again", kind=kind, epochs=2, stops=[])

@@ -7,6 +7,8 @@ what they saved. What each of them does is in docs/trainers.md.
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -27,11 +29,19 @@ class Handed(Generic[T]):
 
     A pass begins with its first ``next()``, in the epoch that :meth:`set_epoch` has named by then. ``unused()`` is the
     number of batches that the trainer has taken and not trained on, 0 or 1; a pass whose length is not known, in which
-    it may be 1, asks the loader for a state before every batch. The state is one for all ranks, made by a collective
-    where that is needed.
+    it may be 1, asks the loader for a state before every batch. ``most()``: the batches with which an epoch of the
+    trainer's is over. The state is one for all ranks, made by a collective where that is needed.
     """
 
-    def __init__(self, loader: LoaderOrMaker[T], *, unused: Callable[[], int] | None = None) -> None:
+    counts_epochs = False  # itself; else the trainer names them
+
+    def __init__(
+        self,
+        loader: LoaderOrMaker[T],
+        *,
+        unused: Callable[[], int] | None = None,
+        most: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         if not isinstance(loader, DataLoader | DataLoader2) and not callable(loader):
             raise TypeError(
                 f"a torchpipe.DataLoader, a DataLoader2 or a function that makes one is needed, got {loader!r}: "
@@ -40,6 +50,7 @@ class Handed(Generic[T]):
         self._given = loader
         self._made: AnyLoader[T] | None = None
         self._unused_now = unused
+        self._most = most
         self._epoch: int | None = None  # that the trainer has named
         self._loaded: dict[str, Any] | None = None  # the state that no batch has been received after
         self._entry: dict[str, Any] | None = None  # where the present pass began
@@ -57,7 +68,7 @@ class Handed(Generic[T]):
             if not isinstance(made, DataLoader | DataLoader2):
                 raise TypeError(f"the function was to make a torchpipe.DataLoader or a DataLoader2, and made {made!r}")
             warn_undivided(made)
-            self._made = made
+            self._made = self._given = made  # the function may hold who holds this
         return self._made
 
     def set_epoch(self, epoch: int) -> None:
@@ -123,25 +134,42 @@ class Handed(Generic[T]):
     def _unused(self) -> int:
         return 0 if self._ended or self._before is None or self._unused_now is None else self._unused_now()
 
-    def _begin(self) -> Iterator[T]:
-        """The batches from here on, of which there may be none."""
-        loader = self.loader
-        if self._entry is not None and not self._ended and self._taken <= self._unused():
-            loader.load_state_dict(self._entry)  # the last pass was begun in vain
+    @property
+    def at_start(self) -> bool:
+        """True if the batch that is trained on is the first one of an epoch that follows on a loaded one."""
+        return self._loaded is not None and not self._first and self._taken <= 1 + self._unused()
+
+    @property
+    def _in_vain(self) -> bool:
+        return not self._ended and self._taken <= self._unused()
+
+    def _leave(self) -> None:
+        """The last pass, if there was one, is over, or was begun in vain."""
+        if self._entry is not None and self._in_vain:
+            self.loader.load_state_dict(self._entry)
         elif self._entry is not None:
             self._find_end()
             self._loaded = None
-        self._first, self._taken, self._ended, self._before = 0, 0, False, None
+        self._first, self._taken, self._ended, self._before, self._entry = 0, 0, False, None, None
+
+    def _begin(self) -> Iterator[T]:
+        """The batches from here on, of which there may be none."""
+        loader = self.loader
+        self._leave()
+        if self.counts_epochs:
+            loader._epochs.tell_of_two_ways("batches")
         self._entry = own_state(loader)
         wanted, saved = self._epoch, self._loaded
         epoch, delivered = (0, 0) if saved is None else (saved["epoch"], saved["delivered"])
+        if saved is not None and (
+            wanted == epoch - 1 if not delivered else wanted == epoch and delivered >= self._most()
+        ):  # the trainer asks once more for the epoch that had ended
+            return iter(())
         if wanted is None or saved is None or wanted == epoch:
             if wanted is not None:  # of a state's own epoch, too: one of its start says what samplers were told before
                 loader.set_epoch(wanted)
             self._first = delivered
             return iter(loader)
-        if wanted == epoch - 1 and not delivered:  # the trainer asks once more for the epoch that had ended
-            return iter(())
         if wanted != epoch + 1:
             raise StateMismatchError(
                 f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}: are they of two "
@@ -195,8 +223,10 @@ class Handed(Generic[T]):
 class Counted(Handed[T]):
     """A :class:`Handed` loader that counts its epochs itself, where nobody names them: each pass is the next one."""
 
+    counts_epochs = True
     _last: int | None = None  # the epoch of the last pass, since a state was loaded
     _named: int | None = None
+    _passing: weakref.ref[Any]  # the last pass, which somebody may still go on with
 
     @property
     def epoch(self) -> int:
@@ -206,13 +236,20 @@ class Counted(Handed[T]):
         return self.loader.epoch if self._last is None else self._last + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be of ``epoch``. Not needed: passes count their epochs."""
+        """Let the next pass be of ``epoch``, and the state say so if one has been left (``break``). Not needed: passes
+        count their epochs.
+        """
         self._named = epoch
+        if self._entry is not None and not self._in_vain and (self._ended or self._passing() is None):
+            self._leave()
+            self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[T]:
         self._epoch = self._last = self.epoch
         self._named = None
-        return self._pass()
+        batches = self._pass()
+        self._passing = weakref.ref(batches)
+        return batches
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)

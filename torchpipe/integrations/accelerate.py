@@ -59,7 +59,9 @@ class PreparedLoader(DataLoaderStateMixin):
         return self._counted.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be of ``epoch``. Not needed: passes count their epochs."""
+        """Let the next pass be of ``epoch``, and the state say so if one has been left (``break``). Not needed: passes
+        count their epochs.
+        """
         self._counted.set_epoch(epoch)
 
     def __len__(self) -> int:

@@ -31,7 +31,8 @@ class SavedLoader(Counted[T]):
                 dcp.save({"model": ..., "data": data}, checkpoint_id=folder)  # or dcp.async_save
 
     Each ``for`` loop is the next epoch, and samplers with ``set_epoch`` are told it. The state is the position after
-    the last batch that was received, as bytes: one key for a ``DataLoader``; one for each shard with ``total_shards``,
+    the last batch that was received, also behind a loop that was left early, unless :meth:`set_epoch` has said that the
+    next epoch follows; as bytes: one key for a ``DataLoader``; one for each shard with ``total_shards``,
     which any number of ranks loads; else one for each rank. A rank saves its own without asking
     others. All ranks save at the same step, and load together.
 

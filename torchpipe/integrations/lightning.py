@@ -12,6 +12,7 @@ from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
+from torchpipe.errors import StateMismatchError
 from torchpipe.integrations._handed import Handed, LoaderOrMaker
 
 __all__ = ["ExactResume"]
@@ -29,17 +30,22 @@ class ExactResume(Callback):
     The loader divides the data among ranks itself: Lightning leaves it as it is. The state is that of the batches that
     were trained on, on every rank; it is one for all ranks, so that rank 0's checkpoint is enough.
 
-    Raises: TypeError for what is no loader of torchpipe's; RuntimeError if ``fit()`` is given another loader.
+    Raises: TypeError for what is no loader of torchpipe's; RuntimeError if ``fit()`` is given another loader;
+    StateMismatchError where Lightning would leave out the epoch that comes.
     """
 
     def __init__(self, loader: LoaderOrMaker[Any]) -> None:
         self._trainer: Trainer | None = None
-        self._handed: Handed[Any] = Handed(loader, unused=self._unused)
+        self._handed: Handed[Any] = Handed(loader, unused=self._unused, most=self._most)
         self.loader = _Loader(self._handed)
 
     def _unused(self) -> int:
         """Without a length, Lightning takes a batch before it trains on the one before."""
         return int(self._trainer is not None and self._trainer.num_training_batches == float("inf"))
+
+    def _most(self) -> float:
+        """The length, or ``limit_train_batches``."""
+        return float("inf") if self._trainer is None else self._trainer.num_training_batches
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -51,6 +57,14 @@ class ExactResume(Callback):
             raise RuntimeError(
                 f"ExactResume saves the position of its own loader, and fit() trains with "
                 f"{trainer.train_dataloader!r}: pass it callback.loader, or return that from train_dataloader()"
+            )
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx and batch_idx + 1 >= self._most() and self._handed.at_start:
+            raise StateMismatchError(
+                f"the checkpoint is of an epoch's end, and Lightning takes it for one after {batch_idx} batches of the "
+                "epoch, as it does under max_steps: it would train on one batch of the next epoch, and leave out the "
+                "others. Resume with max_epochs in the place of max_steps, or from a checkpoint that was taken by steps"
             )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -181,16 +181,21 @@ class Epochs(Generic[P]):
         self.form, self.begun = form, False
 
     def next(self, things: str) -> Fresh | Loaded[P]:
-        """The start of this ``iter()``. Warns if a state was saved that goes another way than this run."""
+        """The start of this ``iter()``."""
+        self.tell_of_two_ways(things)
         left, coming, form = self.left, self.coming, self.form
         saved, self._saved = self._saved, None
         counted = isinstance(form, Live | Parked) and coming is form.after and coming.announced and form.numbered
         self._looked = left is not None and left.had == 1
         if counted and left is not None and left.had == left.delivered == 1 and saved != (left.epoch, left.delivered):
             _warn_of_a_look(left.epoch, things)
-        if left is not None and saved == (left.epoch, left.delivered) and isinstance(coming, Fresh):
-            _warn_of_two_ways(left.epoch, left.delivered, coming.epoch, things)
         return coming
+
+    def tell_of_two_ways(self, things: str) -> None:
+        """Warn if a state was saved that goes another way than the next ``iter()``."""
+        left, coming = self.left, self.coming
+        if left is not None and self._saved == (left.epoch, left.delivered) and isinstance(coming, Fresh):
+            _warn_of_two_ways(left.epoch, left.delivered, coming.epoch, things)
 
     def begin(
         self, work: Callable[[], AtWork[P] | None], holder: Callable[[], object], before: Fresh | Loaded[P]
