@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from torch.utils.data import RandomSampler
 
-from tests import test_ownership, test_plain
+from tests import test_function_results, test_ownership
 from tests.graph import test_arguments_count
 from tests.iter._shared import test_fields
 from tests.iter.branching import test_branches
@@ -76,7 +76,7 @@ def unzipped_twice_the_same(graph: Any) -> Any:
     return one.map(change).zip(other.shuffle(buffer_size=3))
 
 
-NODES, PARTS = test_arguments_count.NODES, test_plain.PARTS
+NODES, PARTS = test_arguments_count.NODES, test_function_results.PARTS
 open_in, paths_in, content = test_changed_files.opened, test_changed_files.paths, test_changed_files.content
 N = test_before_sharding.N
 
@@ -289,23 +289,23 @@ HELD = [
         ),
     ),
     Held(
-        test_plain,
+        test_function_results,
         "SIZED",
         {
-            "max_token_bucketize": lambda of: test_plain.source().max_token_bucketize(
+            "max_token_bucketize": lambda of: test_function_results.source().max_token_bucketize(
                 6, lambda item: of(len(item)), buffer_size=4
             )
         },
         ("test_what_is_saved_after_a_number_of_any_kind_loads_and_goes_on",),
     ),
     Held(
-        test_plain,
+        test_function_results,
         "GRAPHS",
-        {"max_token_bucketize": lambda how_long: test_plain.source().max_token_bucketize(6, how_long)},
+        {"max_token_bucketize": lambda how_long: test_function_results.source().max_token_bucketize(6, how_long)},
         ("test_what_is_no_size_is_an_error_that_names_function_and_value",),
     ),
     Held(
-        test_plain,
+        test_function_results,
         "NAMED",
         {
             "drop": lambda of: PARTS.drop(of(1)),

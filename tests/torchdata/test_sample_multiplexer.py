@@ -10,7 +10,7 @@ from hypothesis import given
 from torch.utils.data import DataLoader
 
 from tests.iter.combining.test_multiplexers import LENGTHS, sources
-from tests.test_plain import KINDS
+from tests.test_function_results import KINDS
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper, SampleMultiplexer
 from torchpipe.node.datapipe import iterate

@@ -79,6 +79,8 @@ def _begin(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batch
     )
     of_users = not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe)
     here = dataset if of_users and start.state is None else None
+    if (kept := loader._samplers.dataset) is not None:
+        kept.begun = None  # by this pass; the last one may have been struck as it was closed
     try:
         return IterableBatches(
             service,

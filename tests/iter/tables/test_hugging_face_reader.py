@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from reading_services import MultiProcessingReadingService
+from tests.sources import wait_until
 from torchpipe import DataLoader2
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iter import HuggingFaceReader, hugging_face
@@ -220,7 +221,7 @@ def test_L6_a_stream_with_threads_ends_when_nobody_holds_it() -> None:
     gc.disable()
     try:
         del iterator
-        assert threading.active_count() == before
+        wait_until(lambda: threading.active_count() == before)
     finally:
         gc.enable()
 
