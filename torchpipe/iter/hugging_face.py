@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import _thread
 import copy
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import msgpack
@@ -197,9 +198,9 @@ class _PiecesIterator(ExpandingIterator[Any]):
 class _Rows(Iterator[Any]):
     """The rows of a stream from a position on.
 
-    Some streams have threads, which end with their generator, and wait for them there. A garbage collection may come in
-    any thread, also in one that is being started, and must not wait: the stream of a pass that was dropped ends in a
-    thread of its own.
+    Some streams have threads, which end with their generator, and are waited for there. A garbage collection may come
+    in any thread, also in one that is being started, and must not wait: so a thread of its own holds the generator as
+    well, and lets it go when this object has been dropped.
     """
 
     def __init__(self, node: HuggingFaceReader, dataset: Any, epoch: int) -> None:
@@ -212,7 +213,8 @@ class _Rows(Iterator[Any]):
         self._ended = False
         self._dataset: Any = None  # that is being iterated
         self._rows: Any = None
-        self._leaving: weakref.finalize[[Generator[Any]], _Rows] | None = None
+        self._held: list[Any] = []  # by the other thread
+        self._leave: Callable[[], object] = lambda: None
         self._marks: list[_Mark] = []  # one or two, once it has begun
         self._sums: deque[int] = deque(maxlen=2 * _MARK_EVERY)  # of the last rows
         self._loaded: dict[str, Any] = {"position": 0}
@@ -245,6 +247,7 @@ class _Rows(Iterator[Any]):
         item = next(self._rows, _END)
         if item is _END:
             self._ended = True
+            self._end()
             raise StopIteration
         self._sums.append(_checksum(item))
         self._position += 1
@@ -261,8 +264,8 @@ class _Rows(Iterator[Any]):
     def _end(self) -> None:
         """End the stream's threads, if it has any."""
         self._rows = iter(())
-        if self._leaving is not None:
-            self._leaving.detach()
+        self._held.clear()  # the last reference
+        self._leave()
 
     def _begin(self) -> None:
         if self._ended:
@@ -291,8 +294,10 @@ class _Rows(Iterator[Any]):
             self._rows = iter(self._dataset)
         else:  # iterated in a worker of a torch loader, it would leave rows to the others, as sharding_filter does
             self._rows = _single_rows(self._dataset.iter(1))
-        self._leaving = weakref.finalize(self, _end_elsewhere, self._rows)
-        self._leaving.atexit = False
+        self._held, left = [self._rows], SimpleQueue[None]()
+        self._leave = dropped = weakref.finalize(self, left.put, None)
+        dropped.atexit = False
+        Thread(target=_let_go, args=(left, self._held), daemon=True).start()
 
     def _resume(self) -> None:
         position, sums = self._position, self._loaded["sums"]
@@ -329,10 +334,9 @@ class _Rows(Iterator[Any]):
         return True
 
 
-def _end_elsewhere(rows: Generator[Any]) -> None:
-    """``threading.Thread`` would wait for the new thread, with locks that the one which is being started may hold."""
-    with suppress(RuntimeError):  # the interpreter ends
-        _thread.start_new_thread(rows.close, ())
+def _let_go(left: SimpleQueue[None], held: list[Any]) -> None:
+    left.get()
+    held.clear()
 
 
 def _buffer_of(node: HuggingFaceReader) -> str:
