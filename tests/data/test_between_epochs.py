@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
 from torchpipe import DataLoader
 
@@ -50,18 +48,6 @@ class Told(Level):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.passes = state["passes"]
-
-
-class Read(Dataset[int]):
-    """Read by index."""
-
-    level = 0
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        return 1000 * self.level + index
 
 
 def plain(batches: Any) -> list[Any]:
@@ -137,64 +123,3 @@ def test_L2_loading_its_own_state_leaves_what_cannot_be_taken_down(there: str, l
         assert dataset.level == 1
         if there == "in process":
             assert plain(loader) == [[1200, 1207], [1214, 1221], [1228, 1235]]
-
-
-PERSISTING = {
-    "fork": {"multiprocessing_context": "fork"},
-    "threads": {"worker_method": "thread"},
-}
-
-
-@pytest.mark.parametrize("cut", [None, 1])
-@pytest.mark.parametrize(
-    ("how", "kind"), [("fork", Read), *((how, kind) for how in PERSISTING for kind in (Plain, Level))]
-)
-def test_L2_workers_that_persist_have_what_was_set_when_they_began_behind_a_load_too(
-    how: str, kind: Any, cut: int | None
-) -> None:
-    def made() -> tuple[Any, Any]:
-        dataset = kind()
-        return dataset, DataLoader(dataset, 2, num_workers=1, persistent_workers=True, **PERSISTING[how])
-
-    dataset, loader = made()
-    dataset.level = 5
-    with loader:
-        for taken, _ in enumerate(loader, 1):
-            if taken == cut:
-                break
-        loader.set_epoch(1)
-        states = [loader.state_dict()]
-        with pytest.warns(UserWarning, match=r"does not reach them|\(level\)"):
-            expected = rest_of(loader, dataset)
-        assert expected[0][0][0] // 1000 == 5
-        assert dataset.level == 2
-    dataset, loader = made()
-    dataset.level = 5
-    with loader:
-        next(stream := iter(loader))
-        states.append(loader.state_dict())  # of the midst of one
-        whole = [plain(stream), *rest_of(loader, dataset)]
-    for state, wanted in zip(states, (expected, whole), strict=True):
-        dataset, loader = made()
-        with loader:
-            loader.load_state_dict(state)
-            found = [] if wanted is expected else [plain(loader)]
-            assert found + rest_of(loader, dataset) == wanted
-            assert dataset.level == 2
-
-
-@pytest.mark.parametrize("persists", [False, True])
-@pytest.mark.parametrize("kind", [Plain, Level, Read])
-def test_L4_a_successor_has_what_was_set_when_its_epochs_workers_began(kind: Any, persists: bool) -> None:
-    options: Any = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": persists}
-    found = []
-    for dies in (False, True):
-        dataset = kind()
-        with DataLoader(dataset, 1, prefetch_factor=1, **options) as loader:
-            stream = iter(loader)
-            given = [next(stream).tolist()]
-            dataset.level = 7
-            if dies:
-                os.kill(loader.worker_pids()[0], signal.SIGKILL)
-            found.append(given + plain(stream))
-    assert found[0] == found[1]

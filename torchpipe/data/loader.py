@@ -33,11 +33,11 @@ from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
+from torchpipe.data.nodes import attributes_of, put_attributes
 from torchpipe.data.order.between_epochs import (
     Carried,
     between_epochs,
     check_between_epochs,
-    check_given,
     check_seeding,
     forget,
     keep_division,
@@ -87,7 +87,6 @@ from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import as_text
 from torchpipe.stats.tracing import measures_by_default
 from torchpipe.values import ObjectTracker, put
-from torchpipe.values.attributes import attributes_of, put_attributes
 
 __all__ = ["DataLoader"]
 
@@ -590,13 +589,9 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 position = replace(position, now=None)  # others may have drawn since
             if position.now is None and not self.distributed:
                 position = replace(position, now=self._samplers.now())
-            given = {} if self._carried.given is None else {"given": self._carried.given}
             if position.order is None:
                 begun, under_way = position.epoch > 0 or self._epochs.begun, position.batches is not None
-                between = between_epochs(self, begun=begun, under_way=under_way)
-                position = replace(position, between_epochs=between | given)
-            else:
-                position = replace(position, order=position.order | given)
+                position = replace(position, between_epochs=between_epochs(self, begun=begun, under_way=under_way))
             return replace(position, batches=of_rank(position.batches, self._samplers.parts))
 
     @untraced
@@ -664,7 +659,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 of_this_rank=not self.distributed and ranks_of_sampler(self._samplers.parts)[0] == 1,
             )
         check_position(position, self._is_iterable, self.num_workers, self._samplers.parts)
-        check_given(position.order or position.between_epochs or {})
         if position.order is None:
             check_between_epochs(self, position.between_epochs)
         elif self._ranked is not None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from torchpipe.compat.torch_private import numpy_seed_of
 from torchpipe.data.fetch import (
@@ -36,14 +37,8 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
 from torchpipe.randomness.global_random import BatchRandom, RandomStates, may_change_states
 from torchpipe.stats.tracing import Tracing
-from torchpipe.values.attributes import attributes_of, put_attributes
 
-__all__ = [
-    "FetchAssigned",
-    "InitWorker",
-    "seed_as_torch",
-    "seed_worker",
-]
+__all__ = ["FetchAssigned", "InitWorker", "attributes_of", "put_attributes", "seed_as_torch", "seed_worker"]
 
 
 def seed_as_torch(base_seed: int, worker: int) -> None:
@@ -131,6 +126,28 @@ class InitWorker:
                 f"Load the state with num_workers={workers}, leave autotune out, or open files, locks, connections and "
                 "the like in __iter__ or worker_init_fn"
             ) from error
+
+
+def put_attributes(attributes: list[tuple[Any, dict[str, Any]]]) -> None:
+    """Put back what :func:`attributes_of` gave: the same objects."""
+    for owner, its in attributes:
+        vars(owner).clear()
+        vars(owner).update(its)
+
+
+def attributes_of(dataset: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """The attributes of the dataset, and of datasets that it holds."""
+    found: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id
+    left = [dataset]
+    while left:
+        owner = left.pop()
+        if not isinstance(owner, Dataset) or id(owner) in found:
+            continue
+        found[id(owner)] = owner, dict(vars(owner))
+        for value in vars(owner).values():
+            held = value if isinstance(value, list | tuple) else (value,)
+            left += [item for item in held if isinstance(item, Dataset)]
+    return list(found.values())
 
 
 # In a worker process: the global random states that its shards begin with, and what get_worker_info() says to each

@@ -6,7 +6,6 @@ Runs in the user's process.
 from __future__ import annotations
 
 import signal
-from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.data.assigned import AssignedBatches, ending_what_fails, lane_cursors
 from torchpipe.data.fetch import Fetch
 from torchpipe.data.nodes import FetchAssigned, InitWorker
-from torchpipe.data.order.between_epochs import as_given
 from torchpipe.data.order.sampling import Order
 from torchpipe.data.sharing import NO_WINDOW, SharedBatches
 from torchpipe.data.workers import WorkerEngine, WorkerMethod
@@ -45,13 +43,6 @@ def begin_assigned(
     loader: DataLoader[Any], order: Order, fetch: Fetch, epoch: int, position: dict[str, Any] | None
 ) -> AssignedBatches:
     """The batches of ``order``, made by the loader's workers: those that persist, or new ones."""
-    with as_given(loader) if loader._samplers.keeps_seed else nullcontext():
-        return _begin_assigned(loader, order, fetch, epoch, position)
-
-
-def _begin_assigned(
-    loader: DataLoader[Any], order: Order, fetch: Fetch, epoch: int, position: dict[str, Any] | None
-) -> AssignedBatches:
     lanes = loader.num_workers
     graph = FetchAssigned(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
     position = position or {}

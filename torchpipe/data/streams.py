@@ -6,7 +6,7 @@ Runs in the user's process.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from torchpipe.data import processes, threads
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
 from torchpipe.data.nodes import InitWorker
-from torchpipe.data.order.between_epochs import as_given, lanes_now, start_at
+from torchpipe.data.order.between_epochs import lanes_now, start_at
 from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, rank_and_ranks
 from torchpipe.errors import StateError
@@ -38,12 +38,6 @@ __all__ = ["begin_stream", "goes_on", "lanes_behind", "put_dataset"]
 
 def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
     """The batches of ``epoch``, or what ``saved`` says is left of it, by the loader's workers."""
-    persists = loader._division[1] and loader._samplers.keeps_seed
-    with as_given(loader) if persists else nullcontext():
-        return _begin(loader, epoch, saved)
-
-
-def _begin(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
     dataset = loader._plain_dataset()
     position = None if saved is None else saved.batches
     shards, workers = saved_shards(position) or loader._division

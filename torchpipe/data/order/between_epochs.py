@@ -6,8 +6,7 @@ Runs in the user's process. A state holds these where no epoch is under way.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +20,14 @@ from torchpipe.node.user_warnings import warn_user
 from torchpipe.state import Cursor, encode
 from torchpipe.state.flat import MAX_SHARDS, damaged, shown
 from torchpipe.values import Saved, kept_of
-from torchpipe.values.attributes import attributes_of, put_attributes
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
 __all__ = [
     "Carried",
-    "as_given",
     "between_epochs",
     "check_between_epochs",
-    "check_given",
     "check_seeding",
     "forget",
     "keep_division",
@@ -44,7 +40,6 @@ __all__ = [
 ]
 
 
-_GIVEN = (int, float, bool, str)
 _NUMBER = 1  # in its graph, of the node that says how the dataset stands: the next one after it
 
 
@@ -60,7 +55,6 @@ class Carried:
     sampler: Any = None  # how its last pass leads to the next one, if it has a state of its own
     stands: bool = False  # True if it stands there
     lanes: list[Cursor] | None = None  # where datasets begin that go on
-    given: list[dict[str, Any]] | None = None  # to workers that persist: numbers and texts in the dataset's attributes
     division: tuple[int, bool] | None = None  # of a state: how many divide an iterable dataset, and are they workers?
 
 
@@ -120,54 +114,12 @@ def start_at(values: Saved) -> Cursor:
     return Cursor(beginning([[_NUMBER, values]]), 0, 0) if values else Cursor()
 
 
-@contextmanager
-def as_given(loader: DataLoader[Any]) -> Iterator[None]:
-    """Workers that persist, and all that take their place, begin with the numbers and texts that the dataset had when
-    the first of them began: it has them meanwhile, and a warning names those that the user has set since.
-    """
-    present = attributes_of(loader._plain_dataset())
-    now = [_plain(its) for _, its in present]
-    given = now if loader._carried.given is None else loader._carried.given
-    loader._carried = replace(loader._carried, given=given)
-    if now == given:
-        yield
-        return
-    pairs = zip(given, now)
-    names = sorted({name for old, new in pairs for name in old.keys() | new.keys() if old.get(name) != new.get(name)})
-    warn_user(
-        "workers that persist, and those that take their place behind a load, have the dataset as it was when the "
-        f"first of them began, as with torch: what has been set in it since ({', '.join(names):.200}) does not reach "
-        "them. Tell them by a tensor in shared memory, or leave persistent_workers=False",
-        UserWarning,
-    )
-    others = [{name: value for name, value in its.items() if name not in _plain(its)} for _, its in present]
-    put_attributes([(owner, kept | old) for (owner, _), kept, old in zip(present, others, given)])
-    try:
-        yield
-    finally:
-        put_attributes(present)
-
-
-def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if type(value) in _GIVEN and name[0] != "_"}
-
-
-def check_given(state: dict[str, Any]) -> None:
-    """Raises: StateError for what workers that persist cannot have been given."""
-    given = state.get("given", [])
-    if type(given) is not list or not all(
-        type(values) is dict and all(type(value) in _GIVEN for value in values.values()) for values in given
-    ):
-        raise damaged(f"what its workers' dataset had is {shown(given)}")
-
-
 def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
     """Let the next epoch take over what :func:`check_between_epochs` accepts. ``order``: of one that is under way."""
     samplers = loader._samplers
     sampler = samplers.sampler
     base_seed = loader._carried.base_seed if order is None else order.get("base_seed")
-    given = ((state or {}) if order is None else order).get("given")
-    loader._carried = Carried(base_seed, given=given, division=loader._carried.division)
+    loader._carried = Carried(base_seed, division=loader._carried.division)
     division = (state or {}).get("division")
     if division is not None:
         keep_division(loader, *division)
