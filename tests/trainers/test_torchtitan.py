@@ -70,14 +70,6 @@ def test_a_step_has_the_same_microbatches_under_another_degree(
     assert all(len(parts) == 4 for parts in whole.values())
 
 
-def test_a_pass_that_is_over_is_followed_by_a_whole_one(trainings: Trainings, tmp_path: Path) -> None:
-    trainings.run(tmp_path, "passes_resumed")
-
-
-def test_torchtitans_validator(trainings: Trainings, tmp_path: Path) -> None:
-    trainings.run(tmp_path, "validated")
-
-
 def test_the_contract(trainings: Trainings, tmp_path: Path) -> None:
     trainings.run(tmp_path, "contract")
 

@@ -6,14 +6,10 @@ is torchtitan's own here: the config that builds it, ``Trainer.batch_generator``
 
 from __future__ import annotations
 
-import gc
 import json
-import multiprocessing
 import os
 import signal
 import sys
-from collections import Counter
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,12 +21,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
-from torchtitan.components.validate import Validator
-from torchtitan.tools import utils
 from torchtitan.trainer import Trainer
 
 from examples.trainers.killed import Journal, digits
-from reading_services import DistributedReadingService, MultiProcessingReadingService
+from reading_services import DistributedReadingService
 from tests.trainers import runs
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.integrations.torchtitan import ExactDataLoader
@@ -212,92 +206,6 @@ def contract(folder: str, ranks: int) -> None:
         assert count == (100 if epochs == 2 else 120)
         assert list(dataloader.state_dict()) == ["state"]
         dataloader.close()
-
-
-class Numbers(ExactDataLoader):
-    """Ten numbers in batches of four, made by ``workers``."""
-
-    @dataclass(kw_only=True, slots=True)
-    class Config(ExactDataLoader.Config):
-        graph: bool
-        workers: int
-
-    def make(self, **given: Any) -> Any:
-        workers = self.config.workers
-        if not self.config.graph:
-            generator = torch.Generator().manual_seed(1)
-            return DataLoader(range(10), 4, True, num_workers=workers, collate_fn=as_input, generator=generator)
-        graph = IterableWrapper(range(10)).shuffle().sharding_filter().batch(4).map(as_input)
-        service = MultiProcessingReadingService(workers) if workers else None
-        loader = DataLoader2(graph, reading_service=service)
-        loader.seed(1)
-        return loader
-
-
-def as_input(numbers: list[int]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    return {"input": torch.tensor(numbers)}, torch.tensor(numbers)
-
-
-NUMBERS = [{"graph": graph, "workers": workers} for graph in (False, True) for workers in (0, 2)]
-GIVEN: dict[str, Any] = {"dp_world_size": 1, "dp_rank": 0}
-
-
-def passes_resumed(folder: str, ranks: int) -> None:
-    """A state of any place in any pass: what is left of it follows, and the next passes are whole."""
-    for kind in NUMBERS:
-        for epochs in (1,) if kind["workers"] else (1, 2):
-            config = Numbers.Config(**kind, epochs=epochs)
-            found: list[Any] = []
-            states: list[tuple[int, int, Any]] = []  # (the pass that goes on, what came before, the state)
-            loader = config.build(**GIVEN)
-            for number in range(3):
-                for _, batch in loader:
-                    found.append((number, batch.tolist()))
-                    states.append((number, len(found), loader.state_dict()))
-                states.append((number + 1, len(found), loader.state_dict()))
-            loader.close()
-            of_passes = [sorted(item for at, batch in found if at == number for item in batch) for number in range(3)]
-            assert of_passes == [sorted([*range(10)] * epochs)] * 3
-            for at, before, state in states:
-                loader = config.build(**GIVEN)
-                loader.load_state_dict(state)
-                again = [(number, batch.tolist()) for number in range(at, 3) for _, batch in loader]
-                assert again == found[before:], (kind, epochs, at, before)
-                loader.close()
-
-
-def validated(folder: str, ranks: int) -> None:
-    """By torchtitan's own Validator, which makes a loader each time, and wants one that ends, or that never does."""
-    utils.device_type = "cpu"
-    gc.disable()  # as torchtitan does
-    seen: list[int] = []
-
-    class Model(nn.Module):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            seen.extend(inputs.tolist())
-            return inputs
-
-    flags = ("pp_enabled", "dp_enabled", "cp_enabled", "dp_cp_enabled")
-    for kind in NUMBERS:
-        for steps in (-1, 2, 7):
-            validator = Validator.Config(enable=True, steps=steps, dataloader=Numbers.Config(**kind)).build(
-                **GIVEN,
-                parallelism=SimpleNamespace(spmd_backend="default"),
-                tokenizer=None,
-                parallel_dims=SimpleNamespace(**dict.fromkeys(flags, False)),
-                loss_fn=lambda predictions, labels: (predictions.sum().float(), None),
-                validation_context=nullcontext,
-                metrics_processor=SimpleNamespace(ntokens_since_last_log=0, log_validation=lambda **_: None),
-                seq_len=1,
-                local_batch_size=4,
-            )
-            for _ in range(2):
-                seen.clear()
-                validator.validate([Model()], 1)
-                counts = Counter(seen)
-                assert len(counts) == (10 if steps != 2 else len(seen))
-                assert {*counts.values()} == ({1} if steps != 7 else {min(counts.values()), min(counts.values()) + 1})
-    assert not multiprocessing.active_children()
 
 
 class AmongAll(ExactDataLoader):

@@ -6,10 +6,9 @@ place of this process among those that divide data: peers of tensor, context and
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,9 +32,8 @@ class ExactDataLoader(BaseDataLoader):
     """Derive from it, write :meth:`make`, and name its ``Config`` as the trainer's ``dataloader``.
 
     Yields ``config.epochs`` epochs, or one after the other for ever (``None``). After the last one, torchtitan ends the
-    run; a step that has not got all of its batches is not made. The next pass (of a validation loader) yields as many
-    again: each ends before an epoch whose number ``config.epochs`` divides, so that a state says what is left of it.
-    The state is the position after the last batch that was handed out: at a checkpoint, the last one trained on.
+    run; a step that has not got all of its batches is not made. A second pass (of a validation loader) yields as many
+    again. The state is the position after the last batch that was handed out: at a checkpoint, the last one trained on.
 
     Raises, when the loader is made: ValueError if it divides data in another way than torchtitan does.
     """
@@ -43,18 +41,12 @@ class ExactDataLoader(BaseDataLoader):
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
         epochs: int | None = None
-        infinite: InitVar[bool | None] = None  # what torchtitan 0.3's Validator says of its loader
-        repeat: InitVar[bool | None] = None  # and main's
-
-        def __post_init__(self, infinite: bool | None, repeat: bool | None) -> None:
-            for endless in (infinite, repeat):
-                if endless is not None:
-                    self.epochs = None if endless else self.epochs or 1
 
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **given: Any) -> None:
         self.config = config
         self._position = (dp_rank, dp_world_size)
         self._group: dist.ProcessGroup | None = None
+        self._before: int | None = 0  # the epochs before those that a pass yields; None: all that there have been
         self._data: SavedLoader[Batch] = SavedLoader(lambda: self._made(given))
 
     def _made(self, given: dict[str, Any]) -> AnyLoader[Batch]:
@@ -83,8 +75,8 @@ class ExactDataLoader(BaseDataLoader):
 
     def __iter__(self) -> Iterator[Batch]:
         epochs, empty = self.config.epochs, 0
-        end = math.inf if epochs is None else (self._data.epoch // epochs + 1) * epochs
-        while self._data.epoch < end and empty < 2:  # what is left of an epoch may have no batches
+        before, self._before = self._data.epoch if self._before is None else self._before, None
+        while (epochs is None or self._data.epoch - before < epochs) and empty < 2:  # what is left may have no batches
             empty += 1
             for batch in self._data:
                 empty = 0
@@ -96,6 +88,7 @@ class ExactDataLoader(BaseDataLoader):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Nothing happens for ``{}``, which torchtitan takes for valid."""
         if state_dict:
+            self._before = 0
             self._data.load_state_dict(state_dict)
 
     def close(self) -> None:
