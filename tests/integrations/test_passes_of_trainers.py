@@ -56,4 +56,5 @@ def test_what_is_left_of_a_run_is_left_once(titan: Any, taken: int) -> None:
     other.load_state_dict(loader.state_dict())
     assert list(other) == list(batches) == (EPOCH * 2)[taken:]
     ended.load_state_dict(loader.state_dict())
-    assert list(ended) == list(other) == EPOCH * 2  # what has ended is followed by a whole pass
+    assert list(ended) == []
+    assert list(other) == list(ended) == EPOCH * 2

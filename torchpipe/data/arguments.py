@@ -5,8 +5,6 @@ The private names of torch's loader that trainers and tools ask for, with our an
 
 from __future__ import annotations
 
-from inspect import Parameter, Signature, signature
-from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -19,15 +17,7 @@ from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import walk
 from torchpipe.node.validate import check_choice
 
-__all__ = [
-    "FetchBy",
-    "NamesForTools",
-    "check_arguments",
-    "check_fetch",
-    "check_shuffle",
-    "device_options",
-    "name_options",
-]
+__all__ = ["FetchBy", "NamesForTools", "check_arguments", "check_fetch", "check_shuffle", "device_options"]
 
 FetchBy: TypeAlias = Literal["batches", "samples"]
 
@@ -75,18 +65,6 @@ def check_arguments(
         )
     if fetch == "samples":
         _check_by_sample(worker_seeding, worker_method, autotune)
-
-
-def name_options(loader: type, base: type) -> None:
-    """The signature of a subclass's ``__init__``, if it takes ``**options``, names the keywords of ``base`` too."""
-    init = vars(loader).get("__init__")
-    if not isinstance(init, FunctionType):
-        return
-    *given, last = signature(init).parameters.values()
-    if last.kind is Parameter.VAR_KEYWORD:
-        names = {parameter.name for parameter in given}
-        options = [item for item in signature(base).parameters.values() if item.kind is Parameter.KEYWORD_ONLY]
-        init.__signature__ = Signature([*given, *(item for item in options if item.name not in names), last])  # type: ignore[attr-defined]
 
 
 def check_shuffle(dataset: Any, shuffle: object) -> None:

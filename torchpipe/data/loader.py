@@ -19,15 +19,7 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from torchpipe.ahead.waiting import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes, threads
-from torchpipe.data.arguments import (
-    FetchBy,
-    NamesForTools,
-    check_arguments,
-    check_fetch,
-    check_shuffle,
-    device_options,
-    name_options,
-)
+from torchpipe.data.arguments import FetchBy, NamesForTools, check_arguments, check_fetch, check_shuffle, device_options
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
@@ -227,7 +219,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self.worker_method = worker_method
         Restart.of(on_worker_death)  # refuses what it cannot be
         self.on_worker_death = on_worker_death
-        self.last_batch: LastBatch | None = "rollover" if rolls else None  # the others are drop_last's values
+        self.last_batch = last_batch
         self.device = device
         # The sampler says among which ranks; this, how they end in a loader that is made again from its attributes
         self.distributed = ranked is not None and Ranks(uneven=ranked.uneven, balance=ranked.balance)
@@ -248,11 +240,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._described = self.collate_fn, describe_bound(self.collate_fn)  # now: it may change while it is used
         self._looked: tuple[int, Identity] = length_of_dataset(self), identity_of_data(self._plain_dataset())  # so too
         self._opaque = OpaqueWarnings()
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Lightning makes a loader again from the attributes that ``__init__`` names, and knows torch's for ``**``."""
-        super().__init_subclass__(**options)
-        name_options(cls, DataLoader)
 
     def __repr__(self) -> str:
         items = length_of(self.dataset)

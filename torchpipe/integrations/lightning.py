@@ -31,7 +31,7 @@ class ExactResume(Callback):
     were trained on, on every rank; it is one for all ranks, so that rank 0's checkpoint is enough.
 
     Raises: TypeError for what is no loader of torchpipe's; RuntimeError if ``fit()`` is given another loader;
-    StateMismatchError where Lightning would leave out the epoch that comes.
+    StateMismatchError where Lightning would leave out the epoch that comes, if its length is known.
     """
 
     def __init__(self, loader: LoaderOrMaker[Any]) -> None:
@@ -60,7 +60,7 @@ class ExactResume(Callback):
             )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if batch_idx and batch_idx + 1 >= self._most() and self._handed.at_start:
+        if 1 < self._most() <= batch_idx + 1 and self._handed.at_start:
             raise StateMismatchError(
                 f"the checkpoint is of an epoch's end, and Lightning takes it for one after {batch_idx} batches of the "
                 "epoch, as it does under max_steps: it would train on one batch of the next epoch, and leave out the "

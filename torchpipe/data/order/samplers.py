@@ -133,12 +133,9 @@ def with_last_batch(
         return drop_last, batch_sampler, batch_size
     if last_batch not in ("keep", "discard", "rollover"):
         raise ValueError(f"last_batch must be 'keep', 'discard' or 'rollover', got {last_batch!r}")
-    if drop_last or batch_sampler is not None or batch_size is None:
-        raise ValueError(
-            f"last_batch={last_batch!r} says how batches end, and so do drop_last, batch_sampler and batch_size=None: "
-            "leave the others out. A trainer that makes the loader again gives it a batch_sampler (Lightning does, to "
-            "predict): make it with drop_last="
-        )
+    others = batch_sampler is not None or batch_size is None
+    if others or (drop_last and last_batch != "discard"):  # which say the same: a trainer gives both
+        raise ValueError("last_batch option is mutually exclusive with drop_last, batch_sampler and batch_size=None")
     if last_batch != "rollover":
         return last_batch == "discard", None, batch_size
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
