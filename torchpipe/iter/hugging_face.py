@@ -199,8 +199,8 @@ class _Rows(Iterator[Any]):
     """The rows of a stream from a position on.
 
     Some streams have threads, which end with their generator, and are waited for there. A garbage collection may come
-    in any thread, also in one that is being started, and must not wait: so a thread of its own holds the generator as
-    well, and lets it go when this object has been dropped.
+    in any thread, also in one that is being started, and must not wait: when this object has been dropped, a thread of
+    its own lets the generator go.
     """
 
     def __init__(self, node: HuggingFaceReader, dataset: Any, epoch: int) -> None:
@@ -212,8 +212,7 @@ class _Rows(Iterator[Any]):
         self._position = 0
         self._ended = False
         self._dataset: Any = None  # that is being iterated
-        self._rows: Any = None
-        self._held: list[Any] = []  # by the other thread
+        self._held: list[Any] = []  # the generator, if it has begun: the other thread has this list as well
         self._leave: Callable[[], object] = lambda: None
         self._marks: list[_Mark] = []  # one or two, once it has begun
         self._sums: deque[int] = deque(maxlen=2 * _MARK_EVERY)  # of the last rows
@@ -242,9 +241,9 @@ class _Rows(Iterator[Any]):
                 raise TypeError("no checksums")
 
     def __next__(self) -> Any:
-        if self._rows is None:
+        if not self._held:
             self._begin()
-        item = next(self._rows, _END)
+        item = next(self._held[0], _END)
         if item is _END:
             self._ended = True
             self._end()
@@ -263,8 +262,8 @@ class _Rows(Iterator[Any]):
 
     def _end(self) -> None:
         """End the stream's threads, if it has any."""
-        self._rows = iter(())
-        self._held.clear()  # the last reference
+        held, self._held = self._held, [iter(())]
+        held.clear()  # the last reference
         self._leave()
 
     def _begin(self) -> None:
@@ -289,15 +288,15 @@ class _Rows(Iterator[Any]):
         self._sums.clear()
         size = self.node.batch_size
         if size is not None:
-            self._rows = iter(self._dataset.iter(size))
+            held = [iter(self._dataset.iter(size))]
         elif torch.utils.data.get_worker_info() is None:
-            self._rows = iter(self._dataset)
+            held = [iter(self._dataset)]
         else:  # iterated in a worker of a torch loader, it would leave rows to the others, as sharding_filter does
-            self._rows = _single_rows(self._dataset.iter(1))
-        self._held, left = [self._rows], SimpleQueue[None]()
+            held = [_single_rows(self._dataset.iter(1))]
+        self._held, left = held, SimpleQueue[None]()
         self._leave = dropped = weakref.finalize(self, left.put, None)
         dropped.atexit = False
-        Thread(target=_let_go, args=(left, self._held), daemon=True).start()
+        Thread(target=_let_go, args=(left, held), daemon=True).start()
 
     def _resume(self) -> None:
         position, sums = self._position, self._loaded["sums"]
@@ -315,7 +314,7 @@ class _Rows(Iterator[Any]):
             )
         self._open(_Mark(0, None, None))
         for done in range(mark.position):
-            if next(self._rows, _END) is _END:
+            if next(self._held[0], _END) is _END:
                 raise StateError(f"the dataset in {self._name} ended after {done} of {position} rows: is it the same?")
         if not self._gives(sums):
             raise StateError(
@@ -327,7 +326,7 @@ class _Rows(Iterator[Any]):
     def _gives(self, sums: list[int]) -> bool:
         """True if the next rows have these checksums."""
         for expected in sums:
-            item = next(self._rows, _END)
+            item = next(self._held[0], _END)
             if item is _END or _checksum(item) != expected:
                 return False
             self._sums.append(expected)

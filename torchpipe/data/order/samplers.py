@@ -133,8 +133,8 @@ def with_last_batch(
         return drop_last, batch_sampler, batch_size
     if last_batch not in ("keep", "discard", "rollover"):
         raise ValueError(f"last_batch must be 'keep', 'discard' or 'rollover', got {last_batch!r}")
-    others = batch_sampler is not None or batch_size is None
-    if others or (drop_last and last_batch != "discard"):  # which say the same: a trainer gives both
+    contradicts = drop_last and last_batch != "discard"  # which say the same: a trainer gives both
+    if contradicts or batch_sampler is not None or batch_size is None:
         raise ValueError("last_batch option is mutually exclusive with drop_last, batch_sampler and batch_size=None")
     if last_batch != "rollover":
         return last_batch == "discard", None, batch_size
