@@ -11,8 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("torchpipe", "reading_services")
-# By their documentation, these are public all the same: of named tuples and enums, and sys._is_gil_enabled().
+# By their documentation, these are public all the same: of named tuples and enums, sys._is_gil_enabled(), _thread.
 PUBLIC = {"_fields", "_field_defaults", "_make", "_replace", "_asdict", "_name_", "_value_", "_is_gil_enabled"}
+PUBLIC |= {"_thread"}
 _ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 

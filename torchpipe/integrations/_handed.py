@@ -68,7 +68,7 @@ class Handed(Generic[T]):
             if not isinstance(made, DataLoader | DataLoader2):
                 raise TypeError(f"the function was to make a torchpipe.DataLoader or a DataLoader2, and made {made!r}")
             warn_undivided(made)
-            self._made = made
+            self._made = self._given = made  # the function may hold who holds this
         return self._made
 
     def set_epoch(self, epoch: int) -> None:

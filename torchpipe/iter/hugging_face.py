@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import copy
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -199,8 +199,8 @@ class _Rows(Iterator[Any]):
     """The rows of a stream from a position on.
 
     Some streams have threads, which end with their generator, and are waited for there. A garbage collection may come
-    in any thread, also in one that is being started, and must not wait: when this object has been dropped, a thread of
-    its own lets the generator go.
+    in any thread, also in one that is being started, and must not wait: the generator of one that was dropped ends in
+    a thread of its own.
     """
 
     def __init__(self, node: HuggingFaceReader, dataset: Any, epoch: int) -> None:
@@ -212,8 +212,8 @@ class _Rows(Iterator[Any]):
         self._position = 0
         self._ended = False
         self._dataset: Any = None  # that is being iterated
-        self._held: list[Any] = []  # the generator, if it has begun: the other thread has this list as well
-        self._leave: Callable[[], object] = lambda: None
+        self._held: list[Any] = []  # the generator, if it has begun: whoever ends it has this list as well
+        self._dropped: weakref.finalize[[list[Any]], _Rows] | None = None
         self._marks: list[_Mark] = []  # one or two, once it has begun
         self._sums: deque[int] = deque(maxlen=2 * _MARK_EVERY)  # of the last rows
         self._loaded: dict[str, Any] = {"position": 0}
@@ -264,7 +264,8 @@ class _Rows(Iterator[Any]):
         """End the stream's threads, if it has any."""
         held, self._held = self._held, [iter(())]
         held.clear()  # the last reference
-        self._leave()
+        if self._dropped is not None:
+            self._dropped.detach()
 
     def _begin(self) -> None:
         if self._ended:
@@ -293,10 +294,9 @@ class _Rows(Iterator[Any]):
             held = [iter(self._dataset)]
         else:  # iterated in a worker of a torch loader, it would leave rows to the others, as sharding_filter does
             held = [_single_rows(self._dataset.iter(1))]
-        self._held, left = held, SimpleQueue[None]()
-        self._leave = dropped = weakref.finalize(self, left.put, None)
-        dropped.atexit = False
-        Thread(target=_let_go, args=(left, held), daemon=True).start()
+        self._held = held
+        self._dropped = weakref.finalize(self, _end_elsewhere, held)
+        self._dropped.atexit = False
 
     def _resume(self) -> None:
         position, sums = self._position, self._loaded["sums"]
@@ -333,9 +333,14 @@ class _Rows(Iterator[Any]):
         return True
 
 
-def _let_go(left: SimpleQueue[None], held: list[Any]) -> None:
-    left.get()
-    held.clear()
+def _end_elsewhere(held: list[Any]) -> None:
+    """Let go of a generator in a thread of its own, and wait for nothing: not even for that thread to be started."""
+    with suppress(RuntimeError):  # the interpreter ends
+        _thread.start_new_thread(_start_ending, (held,))
+
+
+def _start_ending(held: list[Any]) -> None:
+    Thread(target=held.clear, daemon=True).start()  # which threading knows, as the end of other threads needs
 
 
 def _buffer_of(node: HuggingFaceReader) -> str:
