@@ -21,8 +21,8 @@ def pinned_copy(values: torch.Tensor) -> torch.Tensor:
     """The same plain values in pinned memory, without gaps.
 
     numpy copies in the calling thread. torch would divide the copy among a thread for each core, which then wait for
-    cores that worker processes have: 2 GB/s beside 8 workers on 16 cores, in the place of 6. Nor is there
-    ``tensor.pin_memory()``, which fails for expanded tensors.
+    cores that worker processes have: 2 GB/s beside 8 workers on 16 cores, in the place of 6. ``tensor.pin_memory()``
+    does so as well, and fails for expanded tensors.
     """
     made = torch.empty_like(values, pin_memory=True)
     kind = _SAME_SIZE[values.element_size()]
