@@ -20,6 +20,7 @@ from tests.laws.test_L2_interrupts import outside
 from torchpipe import DataLoader
 
 LENGTH, WARM, MORE = 14, 2, 3  # samples; batches before the interrupt may come, and meanwhile
+PLACES = ("torchpipe.data", "torchpipe.randomness")
 
 IN_PROCESS: dict[str, Callable[[], DataLoader[Any]]] = {
     "shuffled": lambda: DataLoader(Augmented(LENGTH), 2, shuffle=True),
@@ -90,10 +91,12 @@ def whole(make: Callable[[], DataLoader[Any]], state: Any = None) -> list[str]:
         return list(map(exact, loader))
 
 
-def interrupted(loader: DataLoader[Any], interrupter: Interrupter, *, looks: bool) -> tuple[list[str], bool]:
+def interrupted(
+    loader: DataLoader[Any], interrupter: Interrupter, *, looks: bool, warm: int = WARM
+) -> tuple[list[str], bool]:
     """The batches up to the interrupt, and whether all were handed out before it. ``looks``: at the global states."""
     stream = iter(loader)
-    got = list(map(exact, islice(stream, WARM)))
+    got = list(map(exact, islice(stream, warm)))
     before = outside()
     try:
         for _ in range(MORE):
@@ -109,14 +112,16 @@ def interrupted(loader: DataLoader[Any], interrupter: Interrupter, *, looks: boo
 
 @pytest.mark.parametrize("name", IN_PROCESS)
 def test_L2_an_interrupt_at_any_instruction(name: str) -> None:
-    make, step = IN_PROCESS[name], 2 if name == "iterable" else 4
+    make, step, warm, places = IN_PROCESS[name], 2 if name == "iterable" else 4, WARM, PLACES
+    if name == "device":
+        step, warm, places = 7, 0, (*PLACES, "torchpipe.ahead", "torchpipe.device", "torchpipe.state")
     number, beyond = before_first(step), False
     expected = whole(make)
     while not beyond:
         number += step
-        interrupter = Interrupter(number, ("torchpipe.data", "torchpipe.randomness"))
+        interrupter = Interrupter(number, places)
         with beginning(make) as loader:
-            got, beyond = interrupted(loader, interrupter, looks=name != "lazy sampler")
+            got, beyond = interrupted(loader, interrupter, looks=name != "lazy sampler", warm=warm)
             state = loader.state_dict()
         assert got == expected[: len(got)]
         assert state["delivered"] == len(got), interrupter.hit

@@ -281,9 +281,7 @@ class DeviceStage(Batches):
 
     def __init__(self, stage: Stage, name: str, batches: Batches) -> None:
         source = _Source(batches)
-        start = source.state_dict()
-        # Before the first batch; without a thread, which would have gone on, with what the user has set since
-        self._start: Callable[[], dict[str, Any]] = (lambda: start) if stage.depth else source.state_dict
+        self._start: Callable[[], dict[str, Any]] = source.state_dict  # with what the user sets until the first batch
         self._batches = batches
         policy = SnapshotPolicy(every=1)  # small, and the order has its own
         self._stage, self._name = stage, name
@@ -305,6 +303,9 @@ class DeviceStage(Batches):
         return state  # type: ignore[no-any-return]
 
     def fill(self) -> list[Any]:
+        if self._behind is None:
+            start = self._start()
+            self._start = lambda: start
         self._before = self._behind
         self.clock.begin_wait()
         self._batches.deal_more()
