@@ -136,7 +136,7 @@ def _stands(loader: DataLoader[Any], begins: dict[str, Any] | None) -> dict[str,
     kept = loader._samplers.dataset
     if kept is None or loader._division[1]:
         return None
-    if begins is not None and kept.begun is None and leads(Rotation.from_state(begins, 1).cursors[0]):
+    if begins is not None and leads(Rotation.from_state(begins, 1).cursors[0]):
         return None
     return Rotation((start_at(kept.now() if kept.begun is None else kept.begun),), (0,), 0).to_state()
 

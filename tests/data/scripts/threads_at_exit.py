@@ -72,6 +72,8 @@ class Background(threading.Thread):
 
 if __name__ == "__main__":
     list(stream)
+    for loader in LOADERS:  # torch sets up an operator at its first call, and a fork meanwhile would leave it half done
+        list(loader)
     ahead = [Background(loader) for loader in LOADERS]
     for _ in range(int(sys.argv[1])):
         for thread in ahead:
