@@ -47,12 +47,10 @@ class RunAheadIterator(NodeIterator[T_co]):
         self._ahead = RunAhead(self.source, self._stage, context.host.policy(), node_name(node))
 
     @property
-    def positional(self) -> bool:
+    def by_position(self) -> Positions | None:
         # Also where a thread then runs ahead over positions alone: the state is the same with this stage and without.
-        return self._stage.mover is None and self.source.positional
-
-    def by_position(self) -> Positions:
-        return self.source.by_position()
+        found = None if self._stage.mover is not None else self.source.by_position
+        return None if found is None else replace(found, stride=None)
 
     def run(self) -> Iterator[T_co]:
         self._ahead.begin_at(self.source.state_later())

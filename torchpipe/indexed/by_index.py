@@ -38,17 +38,22 @@ class ByIndex(NodeIterator[T]):
     def give_keys(self) -> None:
         """Yield the keys, or indices, of items in their place. Called before anything else."""
 
-    def stride(self, parts: int, part: int) -> bool:
-        self._parts, self._part = parts, part
-        return True
-
     @property
-    def positional(self) -> bool:
-        return True
+    def by_position(self) -> Positions | None:
+        return Positions(
+            self,
+            self.stride,
+            self._yield_positions,
+            self.reader,
+            lambda value: type(value) is int and 0 <= value < self._length,
+        )
 
-    def by_position(self) -> Positions:
+    def stride(self, parts: int, part: int) -> None:
+        """Read items ``part``, ``part + parts`` ... alone."""
+        self._parts, self._part = parts, part
+
+    def _yield_positions(self) -> None:
         self._yields_positions = True
-        return Positions(self, self.reader, lambda value: type(value) is int and 0 <= value < self._length)
 
     def reader(self) -> Callable[[int], Any]:
         """:meth:`read_at`, with retries, and with the random states of this pass."""

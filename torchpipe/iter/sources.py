@@ -23,7 +23,7 @@ from torchpipe.indexed.keys import KeysIterator, check_keys
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.generator_seeding import SeededGenerators
-from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import private_copy
@@ -176,10 +176,12 @@ class _SequenceIterator(ByIndex[T]):
         self._first = self._rest_length = 0  # of what ``_rest`` began with: the index of its first item, its length
 
     @property
-    def positional(self) -> bool:
+    def by_position(self) -> Positions | None:
         items = self.node.iterable
         # Numbers are as small as their positions, and quicker at hand.
-        return not (type(items) is range or (type(items) in (list, tuple) and type(next(iter(items), "")) in _NUMBERS))
+        if type(items) is range or (type(items) in (list, tuple) and type(next(iter(items), "")) in _NUMBERS):
+            return Positions(self, self.stride)
+        return super().by_position
 
     def read_at(self) -> Callable[[int], Any]:
         items = self._items()

@@ -151,25 +151,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         """
         return self.inputs[0].pass_engine.last if self.inputs else None
 
-    def stride(self, parts: int, part: int) -> bool:
-        """Yield only items ``part``, ``part + parts`` ... of the whole stream, if this can be done without making the
-        others; else False, and nothing changes. Called before anything is loaded or yielded.
-
-        An iterator that can has an attribute ``position``: the number of items up to the last one yielded, those left
-        out included.
-        """
-        return False
-
     @property
-    def positional(self) -> bool:
-        """True if this iterator can yield positions instead of items, from which its items can be made later."""
-        return False
-
-    def by_position(self) -> Positions:
-        """Yield positions from now on; returns how to make items of them. Called before anything is loaded or yielded,
-        and only if :attr:`positional`.
+    def by_position(self) -> Positions | None:
+        """The ways in which this pass can leave items unmade that others keep; None if it cannot. Asked before anything
+        is loaded or yielded; nothing changes until one of them is taken.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not yield positions")
+        return None
 
     # --- what an author calls
 
@@ -402,7 +389,7 @@ _OF_AUTHORS = frozenset(
         "leave_out",
         "lost",
     }
-    | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
+    | {"load_state_dict", "run", "saved", "set_state", "state_dict"}
 )  # what a class may define anew; the rest of NodeIterator is the engine's
 _OF_PASSES = frozenset({"node", "context", "inputs", "pass_engine"})
 _OF_STATES = frozenset({"functions", ENDED})  # keys that the engine adds to what ``saved`` names
@@ -449,19 +436,29 @@ def refuse_taken_attributes(iterator: NodeIterator[Any]) -> None:
 
 @dataclass
 class Positions:
-    """The way to make items of the positions that ``owner`` yields.
+    """The ways in which ``owner`` can leave items unmade. One that is None it does not have.
 
-    ``reader`` gives the function from a position to its item, when the pass begins; ``holds`` says whether a value, out
-    of a state, is one of the positions. ``current`` is the one that is being read.
+    ``stride(parts, part)``: from now on it yields only items ``part``, ``part + parts`` ... of the whole stream; its
+    attribute ``position`` is then the number of items up to the last one yielded, those left out included.
+
+    ``begin``: from now on positions are yielded in place of items, of which items can be made later. ``reader`` gives
+    the function from a position to its item, when the pass begins; ``holds`` says whether a value, out of a state, is
+    one of the positions. ``current`` is the one that is being read.
     """
 
     owner: NodeIterator[Any]
-    reader: Callable[[], Callable[[Any], Any]]
-    holds: Callable[[Any], bool]
+    stride: Callable[[int, int], None] | None = None
+    begin: Callable[[], object] | None = None
+    reader: Callable[[], Callable[[Any], Any]] = lambda: lambda position: position
+    holds: Callable[[Any], bool] = lambda value: False
     current: Any = None
 
-    def __post_init__(self) -> None:
+    def taken(self) -> Positions:
+        """These, of which the pass yields positions from now on."""
+        assert self.begin is not None
+        self.begin()
         self.owner.untimed = True  # what it makes of positions is its work, and counts
+        return self
 
     def read(self, positions: Iterator[Any]) -> Iterator[Any]:
         """The items at ``positions``, each made when it is asked for; a crash meanwhile is the owner's."""

@@ -104,7 +104,7 @@ class ListedKeys(KeysIterator[T]):
 
 def coming(source: NodeIterator[Any], count: int) -> list[Any]:
     """The next items of ``source``, up to ``count`` of them, if they are known without pulling anything; else none."""
-    if isinstance(source, SelectingIterator) and source.strides:
+    if isinstance(source, SelectingIterator) and source.strider is not None:
         source = source.source
     return source.coming(count) if isinstance(source, ListedKeys) else []
 
