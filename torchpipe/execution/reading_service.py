@@ -186,7 +186,7 @@ class ShardedReadingService(ReadingServiceInterface):
             ),
             substitutes={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
         )
-        iterator = exact_after_error(root, context, context.iterate(root))
+        iterator = exact_after_error(context.iterate(root))
         if start.state is not None:
             try:
                 iterator.load_state_dict(start.state)

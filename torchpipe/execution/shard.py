@@ -23,7 +23,7 @@ from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context
 from torchpipe.node.failures import add_position
-from torchpipe.node.graph_pass import GraphPass, Replayed
+from torchpipe.node.graph_pass import GraphPass
 from torchpipe.node.host import Host
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.opaque_warnings import OpaqueItemFinder
@@ -418,7 +418,7 @@ class Shard:
                 f"was handed out, so nothing says what is left. {_CAUSES}"
             )
 
-    def _state_now(self, replays: list[Replayed], last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
+    def _state_now(self, replays: list[NodeIterator[Any]], last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
         random_state = None if self._random is None else self._random.state_dict()
         before = {} if self._context is None else self._context.shared.random.state()
         lengths = [item.to_replay() for item in replays]

@@ -27,7 +27,7 @@ from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored
 from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import private_copy
-from torchpipe.node.user_warnings import announce_replay, warn_user
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper", "MapToIterConverter"]
@@ -262,11 +262,9 @@ class _IterableIterator(NodeIterator[T]):
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False
-        if not self._stateful:
-            context.shared.replays.append(self)
 
     @property
-    def replayed(self) -> bool:
+    def replayed(self) -> bool:  # type: ignore[override]
         """True if what is wrapped has no state and is resumed by replay."""
         return not self._stateful and (self.node._once is not None or not is_stateful(self._iterator))
 
@@ -309,11 +307,8 @@ class _IterableIterator(NodeIterator[T]):
             self._ended = True
             if "left" in state and self._stateful and not self.node.deepcopy:
                 self._iterable.load_state_dict(copy.deepcopy(state["left"]))
-        elif self.position:
-            if self.node._once is not None and self.node._once.taken:
-                raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
-            if self.context.host.announces:
-                announce_replay(*self.to_replay())
+        elif self.position and self.node._once is not None and self.node._once.taken:
+            raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
 
     def to_replay(self) -> tuple[str, int]:
         name = f"the iterable {type(self._iterable).__name__}"

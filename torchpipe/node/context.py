@@ -59,7 +59,6 @@ class Context:
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     before: Division = Division.NONE  # among whom the stream is divided outside of this graph
     asks_nodes: bool = False  # True for a pass that ``iter(node)`` begins: what torch's loaders have told nodes counts
-    divided_by_torch: bool = False  # True if torch's loader has told the sharding points which part is theirs
     lends: bool = False  # True if nodes behind may take states that hold the items of buffers themselves
 
     @classmethod
@@ -87,7 +86,6 @@ class Context:
                     seed=division.seed,
                     shard=division.part,
                     num_shards=division.parts,
-                    divided_by_torch=True,
                     asks_nodes=True,
                     graph=graph,
                     **options,

@@ -29,6 +29,7 @@ from torchpipe.node.state_values import (
 )
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import is_ours, node_name, traits_of
+from torchpipe.node.user_warnings import announce_replay
 from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NodeIterator",
     "Positions",
+    "StreamOver",
     "has_become_shorter",
     "is_stateful",
     "refuse_taken_attributes",
@@ -78,6 +80,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     property. Its :meth:`get_state` then saves them by :meth:`kept_items`, and the strict mode looks after them.
     """
 
+    to_replay: ClassVar[Any] = None
+    """Of a pass that may have to make items again to resume: a method, which gives its name and the number of items
+    that would be made again to resume here. They are announced when a state is loaded.
+    """
+
+    replayed = False  # True if it has no state: a replay alone tells what it drew from global random states
     exact_after_error = False  # may be a property
     untimed = False  # True if what it does is the work of others: waiting for a thread, or for processes
 
@@ -94,6 +102,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         within = context if len(inputs) < 2 else context.for_inputs_of(node)
         self.inputs: tuple[NodeIterator[Any], ...] = tuple(within.iterate(item) for item in inputs)
         self.pass_engine = PassEngine(node, context, has_position=_has_position(self))
+        if self.to_replay is not None:
+            context.shared.replays.append(self)
         set_defaults(self)
 
     # --- what an author writes
@@ -248,6 +258,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 return
             with refusing_misfits(node_name(self.node)):
                 inner = self.pass_engine.drawing(_load_own)(self, state)  # which may run code of the user's
+            if self.to_replay is not None and self.context.host.announces and self.to_replay()[1]:
+                announce_replay(*self.to_replay())
             for item, value in zip(self.inputs, inner):
                 item.load_state_dict(value)
 
@@ -276,9 +288,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if self.pass_engine.is_closed:
             return
         stream = self.pass_engine.end_stream()
-        replays: list[Any] = self.context.shared.replays
-        if self in replays:
-            replays.remove(self)
+        if self in self.context.shared.replays:
+            self.context.shared.replays.remove(self)
         with ExitStack() as stack:  # all is closed, whatever a part of it raises
             for item in reversed(self.inputs):
                 stack.callback(item.close)
@@ -432,6 +443,26 @@ def refuse_taken_attributes(iterator: NodeIterator[Any]) -> None:
                 f"{type(iterator).__name__} sets self.{name}, which is a method of every NodeIterator: choose another "
                 "name"
             )
+
+
+class StreamOver(NodeIterator[Any]):
+    """A stream over ``inner``, whose items :meth:`run` hands on. State: that of ``inner``."""
+
+    def __init__(self, inner: NodeIterator[Any]) -> None:
+        super().__init__(inner.node, inner.context)
+        self.inputs = (inner,)
+
+    def run(self) -> Iterator[Any]:
+        return self.source.items()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.source.state_dict()
+
+    def state_later(self) -> Callable[[], dict[str, Any]] | None:
+        return self.source.state_later()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.source.load_state_dict(state)
 
 
 @dataclass

@@ -20,7 +20,6 @@ from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import DataPipe, node_name, with_inputs
-from torchpipe.node.user_warnings import announce_replay
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -116,7 +115,6 @@ class ReplayIterator(NodeIterator[Any]):
             else MutationCheck(self._copy, node, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
         )
         self._copy.__dict__[BOUND] = self._with_copy(context)
-        context.shared.replays.append(self)
 
     def _with_copy(self, context: Context) -> Context:
         """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
@@ -147,7 +145,7 @@ class ReplayIterator(NodeIterator[Any]):
         return self._copy if is_stateful(self._copy) else None
 
     @property
-    def replayed(self) -> bool:
+    def replayed(self) -> bool:  # type: ignore[override]
         """True if this node has no state and is resumed by replay.
 
         One that is not open yet stands where it was loaded. It is not opened for this question, nor for a state: that
@@ -214,8 +212,6 @@ class ReplayIterator(NodeIterator[Any]):
             self._is_restored = state["of"] == "node"
             target: Any = self._copy if self._is_restored else self._open()
             target.load_state_dict(copy.deepcopy(state["user"]))
-        elif self.count and not self._ended and self.context.host.announces:
-            announce_replay(node_name(self.node), self.count)
 
     def close(self) -> None:
         if self.pass_engine.is_closed:
