@@ -222,7 +222,6 @@ class _CacheIterator(ExpandingIterator[str]):
             epoch=0,
             shard=0,
             num_shards=1,
-            rank=0,
             world_size=1,
             substitutes={**self.context.substitutes, id(holder): lambda inner: _OneItem(holder, inner, item)},
             host=replace(self.context.host, threads=False),

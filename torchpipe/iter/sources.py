@@ -170,7 +170,6 @@ class _SequenceIterator(ByIndex[T]):
         items = node.iterable
         own = None if isinstance(items, (*_DATA, *_LISTED)) else SeededGenerators(items, warn=context.warn_once)
         super().__init__(node, context, len(node), own)
-        self._passed = 0  # items up to the last one yielded, unless ``_rest`` knows better
         self._held: Any = None  # the items as they are when the pass begins
         self._rest: Any = None  # an iterator that tells how many items it has left
         self._first = self._rest_length = 0  # of what ``_rest`` began with: the index of its first item, its length
@@ -192,9 +191,6 @@ class _SequenceIterator(ByIndex[T]):
         plain = type(items) is tuple and not (self.node.deepcopy and holds_mutable(items))
         return items.__getitem__ if plain else super().reader()
 
-    def current(self) -> object:
-        return self._passed - 1
-
     def give_keys(self) -> None:
         if not isinstance(self.node.iterable, (*_LISTED, tuple)):  # whose items are at hand
             self._held = range(len(self.node))
@@ -209,23 +205,12 @@ class _SequenceIterator(ByIndex[T]):
 
     @property
     def position(self) -> int:
-        """The number of items up to the last one yielded."""
+        """As ``_rest`` knows it, if there is one."""
         if self._rest is not None:
             taken = self._rest_length - self._rest.__length_hint__()
             if taken:
                 return int(self._first + (taken - 1) * self._parts + 1)
         return self._passed
-
-    def get_state(self) -> dict[str, Any]:
-        return {"position": self.position}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._passed = stored_count(state, "position")
-        if self._passed > len(self.node):
-            raise StateError(
-                f"the state stands after item {self._passed}, but the sequence given to IterableWrapper has only "
-                f"{len(self.node)}: is it the same data?"
-            )
 
     def run(self) -> Iterator[T]:
         items = self._items()

@@ -198,7 +198,7 @@ def test_L5_a_replay_is_announced_once_with_its_length() -> None:
 def test_data_that_became_shorter_is_an_error() -> None:
     iterator = iterate(IterableWrapper([1, 2, 3]))
     iterator.drop(3)
-    with pytest.raises(StateError, match=r"after item 3, but .* has only 2"):
+    with pytest.raises(StateError, match="after item 3, but there are only 2"):
         iterate(IterableWrapper([1, 2])).load_state_dict(iterator.state_dict())
     iterator = iterate(IterableWrapper(Stream(5)))
     iterator.drop(4)
