@@ -300,7 +300,7 @@ class Shard:
 
     def snapshot(self) -> bytes | None:
         """The snapshot of its position; None if all of its items, made again, lead there alone. Raises: StateError."""
-        state = self._state_now([] if self._context is None else self._context.shared.replays)
+        state = self._state_now()
         return None if state is None else encode(state, locate=self._holders)
 
     @property
@@ -382,7 +382,7 @@ class Shard:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
         self._policy.begin()
         try:
-            state = self._state_now([] if self._context is None else self._context.shared.replays, last)
+            state = self._state_now(last)
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if self._first_snapshot_due:
@@ -410,17 +410,20 @@ class Shard:
 
     def _check_replay(self, count: int, last: Any, check: Any) -> None:
         if count and checksum_of(last) != check:
-            replays = [] if self._context is None else self._context.shared.replays
-            names = " or ".join(item.to_replay()[0] for item in replays) or "the graph"
+            names = " or ".join(item.to_replay()[0] for item in self._replays()) or "the graph"
             words = _items_word(self.graphs[self.branch])
             raise StateMismatchError(
                 f"{names} does not give again what it gave: a replay of {count} {words} does not end with the one that "
                 f"was handed out, so nothing says what is left. {_CAUSES}"
             )
 
-    def _state_now(self, replays: list[NodeIterator[Any]], last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
+    def _replays(self) -> list[NodeIterator[Any]]:
+        return [] if self._context is None else list(self._context.shared.replays)
+
+    def _state_now(self, last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
         random_state = None if self._random is None else self._random.state_dict()
         before = {} if self._context is None else self._context.shared.random.state()
+        replays = self._replays()
         lengths = [item.to_replay() for item in replays]
         # A replayed node may have drawn from the global states, or have read what others have read on from: then only
         # a replay of the whole shard is exact. One that goes on from pass to pass may give something else: that shows

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from torchpipe.node.ownership import Keeper
 from torchpipe.randomness.global_random import GlobalRandom
@@ -69,7 +70,8 @@ class GraphPass:
     assumed: Mapping[int, Any] = field(
         default_factory=dict
     )  # node_id -> assumption(), of what is replayed from its start
-    replays: list[NodeIterator[Any]] = field(default_factory=list)  # that may make items again to resume
+    # Those that may make items again to resume: it does not hold them, so that one which nobody has ends at once
+    replays: WeakKeyDictionary[NodeIterator[Any], None] = field(default_factory=WeakKeyDictionary)
     restoring: list[object] = field(default_factory=list)  # not empty while items are made again
     noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
     keepers: list[Keeper] = field(default_factory=list)  # in strict mode

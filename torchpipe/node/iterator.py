@@ -103,7 +103,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.inputs: tuple[NodeIterator[Any], ...] = tuple(within.iterate(item) for item in inputs)
         self.pass_engine = PassEngine(node, context, has_position=_has_position(self))
         if self.to_replay is not None:
-            context.shared.replays.append(self)
+            context.shared.replays[self] = None
         set_defaults(self)
 
     # --- what an author writes
@@ -258,8 +258,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 return
             with refusing_misfits(node_name(self.node)):
                 inner = self.pass_engine.drawing(_load_own)(self, state)  # which may run code of the user's
-            if self.to_replay is not None and self.context.host.announces and self.to_replay()[1]:
-                announce_replay(*self.to_replay())
+                if self.to_replay is not None and self.context.host.announces and self.to_replay()[1]:
+                    announce_replay(*self.to_replay())
             for item, value in zip(self.inputs, inner):
                 item.load_state_dict(value)
 
@@ -288,8 +288,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if self.pass_engine.is_closed:
             return
         stream = self.pass_engine.end_stream()
-        if self in self.context.shared.replays:
-            self.context.shared.replays.remove(self)
+        self.context.shared.replays.pop(self, None)
         with ExitStack() as stack:  # all is closed, whatever a part of it raises
             for item in reversed(self.inputs):
                 stack.callback(item.close)
