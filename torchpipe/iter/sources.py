@@ -303,14 +303,13 @@ class _IterableIterator(NodeIterator[T]):
         if self._ended:
             return
         replay = 0 if self._loaded.keys() & {"iterator", "iterable"} else self.position
-        on_again = self.context.host.on_again
         if self._iterator is None:
             self._iterator = self._open()
-        for done in range(replay):
-            if next(self._iterator, _END) is _END:
-                raise StateError(f"the iterable in IterableWrapper ended after {done} of {replay} items to replay")
-            if on_again is not None:
-                on_again()
+        self.context.make_again(
+            self._iterator,
+            replay,
+            lambda done: StateError(f"the iterable in IterableWrapper ended after {done} of {replay} items to replay"),
+        )
         deep = self.node.deepcopy and not self._stateful and self.node._once is None
         while (item := next(self._iterator, _END)) is not _END:  # not for: another iter() might set it back
             self.position += 1

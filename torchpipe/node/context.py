@@ -182,6 +182,19 @@ class Context:
         finally:
             self.shared.restoring.pop()
 
+    def make_again(self, stream: Iterator[Any], count: int, shorter: Callable[[int], Exception]) -> Any:
+        """Pull ``count`` items of ``stream``, which a state counts, and forget them, but for the last one, which is
+        returned. Raises: what ``shorter`` makes of their number if there are fewer.
+        """
+        last, on_again = None, self.host.on_again
+        with self.making_again():
+            for done in range(count):
+                if (last := next(stream, self)) is self:
+                    raise shorter(done)
+                if on_again is not None:
+                    on_again()
+        return last
+
     def node_id(self, node: DataPipe) -> int:
         """The node's place in the graph, the same in every process; -1 for nodes that are not in it."""
         return self.graph.numbers.get(id(node), -1)

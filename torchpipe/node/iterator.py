@@ -268,15 +268,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
         Raises: StateError if the stream ends before.
         """
-        stream, last = self.items() if count else iter(()), None
-        on_again = self.context.host.on_again
-        with self.context.making_again():
-            for done in range(count):
-                if (last := next(stream, self)) is self:
-                    raise has_become_shorter(done, count)
-                if on_again is not None:
-                    on_again()
-        return last
+        stream = self.items() if count else iter(())
+        return self.context.make_again(stream, count, lambda done: has_become_shorter(done, count))
 
     def interrupt(self) -> None:
         """Wake whoever waits for this iterator's inputs in another thread; the pass is then over. Thread-safe."""

@@ -165,7 +165,7 @@ class ReplayIterator(NodeIterator[Any]):
         with self.context.making_again() if again else nullcontext():  # it may read its input as it is opened
             iterator = self._open()
         if again:
-            self._replay(iterator)
+            self.context.make_again(iterator, self.count, self._has_ended)
         while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
             self.count += 1
             yield item
@@ -173,17 +173,11 @@ class ReplayIterator(NodeIterator[Any]):
         if self._kept is not None:
             self._kept.warn_of_changes(node_name(self.node))
 
-    def _replay(self, iterator: Iterator[Any]) -> None:
-        on_again = self.context.host.on_again
-        with self.context.making_again():
-            for done in range(self.count):
-                if next(iterator, self) is self:
-                    raise StateError(
-                        f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data "
-                        "become shorter, or does the node not depend on its input alone?"
-                    )
-                if on_again is not None:
-                    on_again()
+    def _has_ended(self, done: int) -> StateError:
+        return StateError(
+            f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data become shorter, "
+            "or does the node not depend on its input alone?"
+        )
 
     def get_state(self) -> dict[str, Any]:
         if not self.pass_engine.is_begun or self._iterator is None:
