@@ -14,6 +14,7 @@ from reading_services.engine.messages import Backlog, Report, StartDispatch
 from reading_services.hosting.shards import Images, ProgressNote, Reports, unsendable
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry
 from torchpipe.node.failures import add_note, load_error
+from torchpipe.node.host import Host
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
 
@@ -39,8 +40,7 @@ class DispatchHost:
     def __init__(
         self, graph: DataPipe, policy: Callable[[], SnapshotPolicy], progress: ProgressNote, where: str
     ) -> None:
-        self._open = partial(DispatchSource.open, graph, policy=policy, passing=(SystemExit,))
-        self._progress, self._where = progress, where
+        self._graph, self._policy, self._progress, self._where = graph, policy, progress, where
         self._source: DispatchSource | None = None
         self.epoch: StartDispatch | None = None
         self._report_at = _FIRST_REPORT_ITEMS
@@ -59,13 +59,13 @@ class DispatchHost:
         at = DispatchStart(mark=start.mark, needed=dict(start.needed))
         with self._reports.of_warnings():
             try:
-                self._source = self._open(
-                    start.spec(0),
-                    at,
+                host = Host(
+                    policy=self._policy,
                     trace=self._progress.trace(note_steps=start.isolate_items),
                     on_left_out=partial(self._reports.left_out, None),
                     on_again=self._progress.remade,
                 )
+                self._source = DispatchSource.open(self._graph, start.spec(0), at, host=host, passing=(SystemExit,))
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, at)

@@ -32,7 +32,7 @@ from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.node.containers import PLAIN
 from torchpipe.node.failures import add_note
-from torchpipe.node.host import Trace
+from torchpipe.node.host import Host, Trace
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import LeftOut, SnapshotPolicy
 from torchpipe.state.pickling import CloudPickler, Reducers
@@ -348,13 +348,15 @@ class ShardHost:
                     spec,
                     branch=start.branch,
                     reset_fn=self._reset_fn,
-                    policy=self._policy,
-                    supply=supply,
-                    trace=self._progress.trace(note_steps=epoch.isolate_items),
-                    memory=self._memory,
-                    on_left_out=partial(self._reports.left_out, start.shard, lane=start.lane),
-                    on_again=self._progress.remade,
-                    warn=self._reports.warning,
+                    host=Host(
+                        policy=self._policy,
+                        supply=supply,
+                        trace=self._progress.trace(note_steps=epoch.isolate_items),
+                        memory=self._memory,
+                        on_left_out=partial(self._reports.left_out, start.shard, lane=start.lane),
+                        on_again=self._progress.remade,
+                        warn=self._reports.warning,
+                    ),
                     passing=(SystemExit, *self._passing),
                 )
                 shard.within(partial(shard.start, start.cursor, snapshot_first=start.snapshot_first))

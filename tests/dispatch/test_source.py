@@ -12,6 +12,7 @@ from tests.tries import tries
 from torchpipe.execution.dispatch import DispatchSource, dispatch_start
 from torchpipe.execution.epoch import ShardSpec
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.host import Host
 from torchpipe.state import Cursor, SnapshotPolicy, encode
 
 
@@ -33,7 +34,9 @@ class Dealing(RuleBasedStateMachine):
     def open(self, snapshots: dict[int, bytes | None], shards: int | None = None) -> DispatchSource:
         spec = self.spec if shards is None else ShardSpec(seed=3, epoch=0, shard=0, num_shards=shards)
         wanted = snapshots if shards is None else {0: None}
-        return DispatchSource.open(self.graph, spec, dispatch_start(wanted, spec.num_shards), policy=self.policy)
+        return DispatchSource.open(
+            self.graph, spec, dispatch_start(wanted, spec.num_shards), host=Host(policy=self.policy)
+        )
 
     @rule(data=st.data())
     def take(self, data: Any) -> None:

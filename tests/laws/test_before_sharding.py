@@ -326,7 +326,7 @@ def test_L1_between_two_sharding_points_the_ranks_draw_apart_and_a_ranks_shards_
     for rank in range(2):
         shards = []
         for local in range(2):
-            context = Context.for_graph(graph, seed=3, shard=2 * local + rank, num_shards=4, rank=rank, world_size=2)
+            context = Context.for_graph(graph, seed=3, shard=2 * local + rank, num_shards=4, world_size=2)
             with context.iterate(graph) as iterator:
                 shards.append(list(iterator))
         items = [item for shard in shards for item in shard]

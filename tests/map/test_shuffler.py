@@ -166,5 +166,5 @@ def test_L5_the_state_is_small_and_any_position_is_reached_at_once() -> None:
 def test_data_that_became_shorter_is_an_error() -> None:
     iterator = iterate(numbers(5).shuffle())
     iterator.drop(5)
-    with pytest.raises(StateError, match="only 4 keys"):
+    with pytest.raises(StateError, match="there are only 4 to read"):
         iterate(numbers(4).shuffle()).load_state_dict(iterator.state_dict())

@@ -14,7 +14,7 @@ from torchpipe.ahead.feed import Snapshots
 from torchpipe.ahead.stage import Stage
 from torchpipe.errors import GraphError
 from torchpipe.node.context import Context
-from torchpipe.node.iterator import NodeIterator, Positions, refusing_misfits
+from torchpipe.node.iterator import NodeIterator, Positions, StreamOver, refusing_misfits
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor, encode
 
@@ -47,12 +47,10 @@ class RunAheadIterator(NodeIterator[T_co]):
         self._ahead = RunAhead(self.source, self._stage, context.host.policy(), node_name(node))
 
     @property
-    def positional(self) -> bool:
+    def by_position(self) -> Positions | None:
         # Also where a thread then runs ahead over positions alone: the state is the same with this stage and without.
-        return self._stage.mover is None and self.source.positional
-
-    def by_position(self) -> Positions:
-        return self.source.by_position()
+        found = None if self._stage.mover is not None else self.source.by_position
+        return None if found is None else replace(found, stride=None)
 
     def run(self) -> Iterator[T_co]:
         self._ahead.begin_at(self.source.state_later())
@@ -100,12 +98,12 @@ class RunAheadIterator(NodeIterator[T_co]):
         self._ahead.close()
 
 
-def exact_after_error(node: DataPipe, context: Context, inner: NodeIterator[Any]) -> NodeIterator[Any]:
-    """``inner``, the pass over ``node``, such that its state stays true after any exception, Ctrl-C included."""
-    return inner if inner.exact_after_error else Delivered(node, context, inner)
+def exact_after_error(inner: NodeIterator[Any]) -> NodeIterator[Any]:
+    """``inner`` such that its state stays true after any exception, Ctrl-C included."""
+    return inner if inner.exact_after_error else Delivered(inner)
 
 
-class Delivered(NodeIterator[Any]):
+class Delivered(StreamOver):
     """Hands on the items of ``inner``. State: as that of ``inner``; after an exception, a cursor.
 
     A node that raises has pulled its input already, and perhaps changed its own buffers: nothing below the exception
@@ -115,10 +113,9 @@ class Delivered(NodeIterator[Any]):
     exact_after_error = True
     untimed = True
 
-    def __init__(self, node: DataPipe, context: Context, inner: NodeIterator[Any]) -> None:
-        super().__init__(node, context)
-        self.inputs = (inner,)
-        self._snapshots = Snapshots(inner, context.host.policy(), node_name(node))
+    def __init__(self, inner: NodeIterator[Any]) -> None:
+        super().__init__(inner)
+        self._snapshots = Snapshots(inner, self.context.host.policy(), node_name(self.node))
         self._cursor = Cursor()
         self._mark: Callable[[], dict[str, Any]] | None = None  # in the cursor's stead
         self._pulling = False  # stays True when a pull ended in an exception
@@ -149,9 +146,6 @@ class Delivered(NodeIterator[Any]):
         """Before the item that was pulled last, or is being pulled."""
         return self._cursor.to_state() if self._mark is None else self._mark()
 
-    def state_later(self) -> Callable[[], dict[str, Any]] | None:
-        return self.source.state_later()
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.source.load_state_dict(state)
+        super().load_state_dict(state)
         self._cursor = Cursor.from_state(state) or Cursor(encode(state))

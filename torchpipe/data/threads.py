@@ -73,6 +73,7 @@ from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.shard import Chunk, InitFn, Shard
 from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.host import Host
 from torchpipe.node.iterator import has_become_shorter, is_stateful
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.state import Cursor, SnapshotPolicy
@@ -421,15 +422,16 @@ class ThreadReadingService(ShardedReadingService):
             branch, number = start.branch_and_shard(lane)
             spec = start.spec(number)
             thread = number % len(generators)
-            trace = self._measured().trace_shard() if self.measuring else None
             shard = Shard(
                 self._graphs.of(spec),
                 spec,
                 branch=branch,
-                policy=policy,
+                host=Host(
+                    policy=policy,
+                    trace=self._measured().trace_shard() if self.measuring else None,
+                    on_left_out=partial(self._tell_left_out, spec.shard),
+                ),
                 manage_random=False,
-                trace=trace,
-                on_left_out=partial(self._tell_left_out, spec.shard),
             )
             self._measured().follow(shard)
             producers[lane] = _Producer(shard, cursor, start, generators[thread], partial(self._times.during, thread))

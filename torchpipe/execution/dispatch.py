@@ -22,10 +22,10 @@ from torchpipe.execution.epoch import ShardSpec
 from torchpipe.execution.shard import Chunk, Keep, Shard
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.host import Trace
+from torchpipe.node.host import Host
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import DataPipe
-from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode
+from torchpipe.state import Cursor, decode
 
 __all__ = [
     "DispatchSource",
@@ -190,24 +190,17 @@ class DispatchSource(DispatchSupply):
         spec: ShardSpec,
         start: DispatchStart,
         *,
-        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        host: Host | None = None,
         manage_random: bool = True,
-        trace: Trace | None = None,
-        on_left_out: Callable[[LeftOut], None] | None = None,
-        on_again: Callable[[], None] | None = None,
         passing: tuple[type[BaseException], ...] = (BaseException,),
     ) -> DispatchSource:
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
         producer = Shard(
             (graph,),
             spec.per_rank,
-            policy=policy,
             manage_random=manage_random,
             section=2,
-            trace=trace,
-            announces=True,
-            on_left_out=on_left_out,
-            on_again=on_again,
+            host=host or Host(),
             passing=passing,
         )
         producer.within(lambda: producer.start(start.mark))

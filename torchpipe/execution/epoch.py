@@ -112,7 +112,7 @@ class ShardSpec(Epoch):
     def in_context(self) -> dict[str, int]:
         """The fields by the names that a context has for them."""
         shards = {"shard": self.global_shard, "num_shards": self.total_shards}
-        return {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "world_size": self.world_size} | shards
+        return {"seed": self.seed, "epoch": self.epoch, "world_size": self.world_size} | shards
 
     def describe(self, item: int, what: str = "item", part: str = "shard") -> str:
         """The place of item ``item`` of this shard in the run, for messages; no ``part``: there is one alone."""

@@ -201,8 +201,8 @@ class Measuring:
         return Tracing(NodeSheet.local(len(self._numbers_of("dispatch" if dispatching else "shard"))))
 
     def follow(self, shard: Shard, *, dispatching: bool = False) -> None:
-        if isinstance(shard.trace, Tracing):
-            (self._dispatching if dispatching else self._shards).append((shard, shard.trace.sheet))
+        if isinstance(trace := shard.host.trace, Tracing):
+            (self._dispatching if dispatching else self._shards).append((shard, trace.sheet))
 
     def rows(self, elsewhere: Mapping[Section, Sequence[Made]]) -> tuple[NodeStats, ...]:
         """All nodes, with figures where there are any. ``elsewhere``: what other processes have noted."""

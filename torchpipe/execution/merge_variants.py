@@ -17,14 +17,14 @@ from torchpipe.execution.epoch import EpochStart, LeftOver, Part, Uneven, no_ite
 from torchpipe.execution.merge import MergeIterator, MergeSet, Stretch
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.node.context import Context
-from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.iterator import NodeIterator, StreamOver
 from torchpipe.node.traits import DataPipe
 from torchpipe.state.cursor import Rotation
 
 __all__ = ["RoundsMerge", "TurnsIterator", "UnorderedMerge", "merge_below"]
 
 
-class TurnsIterator(NodeIterator[Any]):
+class TurnsIterator(StreamOver):
     """Every ``turns``-th item of a merge. It makes the others too, and drops them: other ranks have these.
 
     State: that of the merge, after the turns of all ranks. It is the same on all that take turns, and says nothing of
@@ -35,8 +35,7 @@ class TurnsIterator(NodeIterator[Any]):
     untimed = True
 
     def __init__(self, merge: MergeIterator, part: Part) -> None:
-        super().__init__(merge.node, merge.context)
-        self.inputs = (merge,)
+        super().__init__(merge)
         self.merge = merge
         self.part = part
         self._after = merge.state_later()

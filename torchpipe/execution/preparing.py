@@ -6,13 +6,13 @@ Runs in the main process. Services with torchdata's methods are made to prepare.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.execution.interface import SubstitutesOf
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
-from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.iterator import NodeIterator, StreamOver
 from torchpipe.node.traits import DataPipe, is_node
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 
@@ -20,28 +20,6 @@ __all__ = ["Begin", "PreparingReadingService", "StreamOver", "executable", "hand
 
 Begin: TypeAlias = Callable[[EpochStart], NodeIterator[Any]]
 """Begins an epoch in the services that follow."""
-
-
-class StreamOver(NodeIterator[Any]):
-    """A stream over ``inner``, for :meth:`PreparingReadingService.run_iteration`: :meth:`run` hands on the items of
-    ``self.source``. State: that of ``inner``.
-    """
-
-    def __init__(self, inner: NodeIterator[Any]) -> None:
-        super().__init__(inner.node, inner.context)
-        self.inputs = (inner,)
-
-    def run(self) -> Iterator[Any]:
-        return self.source.items()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.source.state_dict()
-
-    def state_later(self) -> Callable[[], dict[str, Any]] | None:
-        return self.source.state_later()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.source.load_state_dict(state)
 
 
 def handed_on(to: str) -> Any:

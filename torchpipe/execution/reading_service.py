@@ -186,7 +186,7 @@ class ShardedReadingService(ReadingServiceInterface):
             ),
             substitutes={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
         )
-        iterator = exact_after_error(root, context, context.iterate(root))
+        iterator = exact_after_error(context.iterate(root))
         if start.state is not None:
             try:
                 iterator.load_state_dict(start.state)
@@ -281,10 +281,12 @@ class ShardedReadingService(ReadingServiceInterface):
                 plan.dispatch,
                 start.spec(0),
                 dispatch_start(dealt, start.num_shards),
-                policy=self._policy,
+                host=Host(
+                    policy=self._policy,
+                    trace=measured.trace_shard(dispatching=True) if self.measuring and own else None,
+                    on_left_out=partial(self._tell_left_out, None) if own else None,
+                ),
                 manage_random=manage_random,
-                trace=measured.trace_shard(dispatching=True) if self.measuring and own else None,
-                on_left_out=partial(self._tell_left_out, None) if own else None,
             )
             if source.producer is not None and own:
                 measured.follow(source.producer, dispatching=True)
@@ -295,11 +297,13 @@ class ShardedReadingService(ReadingServiceInterface):
                 spec,
                 branch=branch,
                 reset_fn=self._reset_fn,
-                policy=self._policy,
+                host=Host(
+                    policy=self._policy,
+                    supply=source,
+                    trace=measured.trace_shard() if self.measuring and own else None,
+                    on_left_out=partial(self._tell_left_out, spec.shard) if own else None,
+                ),
                 manage_random=manage_random,
-                supply=source,
-                trace=measured.trace_shard() if self.measuring and own else None,
-                on_left_out=partial(self._tell_left_out, spec.shard) if own else None,
                 substitutes_of=substitutes_of,
             )
             if own:

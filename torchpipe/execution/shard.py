@@ -23,8 +23,8 @@ from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.checksum import checksum_of
 from torchpipe.node.context import Context
 from torchpipe.node.failures import add_position
-from torchpipe.node.graph_pass import GraphPass, Replayed
-from torchpipe.node.host import Host, Memory, Trace
+from torchpipe.node.graph_pass import GraphPass
+from torchpipe.node.host import Host
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.opaque_warnings import OpaqueItemFinder
 from torchpipe.node.tolerance import forget
@@ -41,10 +41,10 @@ from torchpipe.node.traits import (
     yields_new_tensors,
 )
 from torchpipe.node.user_code import runs_users_code
-from torchpipe.node.user_warnings import REPLAYS, announce_replays, warn_user
+from torchpipe.node.user_warnings import REPLAYS, announce_replays
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
-from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
+from torchpipe.state import Cursor, decode, encode
 
 __all__ = [
     "Chunk",
@@ -150,7 +150,8 @@ class Shard:
     With ``manage_random`` the shard has its own global random states; whoever calls :meth:`start`, :meth:`produce` or
     :meth:`close` does so :meth:`within` it. Not thread-safe. ``passing``: what :meth:`produce` lets through at
     once, such as Ctrl-C in the user's process; in others, only the user's function can have raised that.
-    ``substitutes_of``: of the graph that is run, what stands for which of its nodes.
+    ``substitutes_of``: of the graph that is run, what stands for which of its nodes. ``host``: the environment of its
+    passes, of which a shard decides itself what is alike for all shards.
     """
 
     graphs: tuple[DataPipe, ...]
@@ -158,16 +159,9 @@ class Shard:
     _: KW_ONLY
     branch: int = 0
     reset_fn: ResetFn | None = None
-    policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     manage_random: bool = True
     section: int = 0
-    supply: Any = None
-    trace: Trace | None = None
-    memory: Memory | None = None
-    announces: bool = False
-    on_left_out: Callable[[LeftOut], None] | None = None
-    on_again: Callable[[], None] | None = None
-    warn: Callable[..., None] = warn_user
+    host: Host = field(default_factory=Host)
     passing: tuple[type[BaseException], ...] = (BaseException,)
     substitutes_of: Callable[[DataPipe], Mapping[int, Callable[[Context], NodeIterator[Any]]]] | None = None
 
@@ -180,7 +174,7 @@ class Shard:
         self._first_snapshot_due = False  # a first snapshot, which tells them
         self._goes_on = False  # True if a pass changes a node
         self._at_once = 1
-        self._policy = self.policy()
+        self._policy = self.host.policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
         further = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
@@ -225,19 +219,13 @@ class Shard:
             section=self.section,
             substitutes={} if self.substitutes_of is None else self.substitutes_of(graph),
             shared=GraphPass(assumed=assumed),
-            host=Host(
+            host=replace(
+                self.host,
                 encodes=True,
                 strict=spec.strict,
                 threads=False,  # threads would make the order of global random draws depend on timing
                 allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
-                announces=self.announces,
-                trace=self.trace,
-                memory=self.memory,
-                supply=self.supply,
-                policy=self.policy,
-                on_left_out=self.on_left_out,
-                on_again=self.on_again,
-                warn=self.warn,
+                announces=self.section == 2,  # what shards replay, their snapshots say
             ),
         )
         self._iterator = context.iterate(graph)
@@ -269,7 +257,11 @@ class Shard:
             for where in left:
                 with refusing_misfits(f"shard {self.spec.shard}"):
                     (seed, epoch), cursor = _numbers_of(where), where["cursor"]
-                before = replace(self, spec=replace(self.spec, seed=seed, epoch=epoch), trace=None)
+                before = replace(
+                    self,
+                    spec=replace(self.spec, seed=seed, epoch=epoch),
+                    host=replace(self.host, trace=None),
+                )
                 before.within(partial(before._lead_to, cursor, ended=where["ended"]))
 
     def _lead_to(self, cursor: Cursor, *, ended: bool) -> None:
@@ -308,7 +300,7 @@ class Shard:
 
     def snapshot(self) -> bytes | None:
         """The snapshot of its position; None if all of its items, made again, lead there alone. Raises: StateError."""
-        state = self._state_now([] if self._context is None else self._context.shared.replays)
+        state = self._state_now()
         return None if state is None else encode(state, locate=self._holders)
 
     @property
@@ -337,8 +329,8 @@ class Shard:
         this one.
         """
         chunk = Chunk()
-        if self.trace is not None:
-            self._stream = self.trace.plain(self._stream)
+        if self.host.trace is not None:
+            self._stream = self.host.trace.plain(self._stream)
         keep = keep if self._runs_users_code else None
         items, policy = chunk.items, self._policy
         stream, extend = self._stream, items.extend if keep is None else partial(keep.extend, items)
@@ -390,7 +382,7 @@ class Shard:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
         self._policy.begin()
         try:
-            state = self._state_now([] if self._context is None else self._context.shared.replays, last)
+            state = self._state_now(last)
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if self._first_snapshot_due:
@@ -418,17 +410,20 @@ class Shard:
 
     def _check_replay(self, count: int, last: Any, check: Any) -> None:
         if count and checksum_of(last) != check:
-            replays = [] if self._context is None else self._context.shared.replays
-            names = " or ".join(item.to_replay()[0] for item in replays) or "the graph"
+            names = " or ".join(item.to_replay()[0] for item in self._replays()) or "the graph"
             words = _items_word(self.graphs[self.branch])
             raise StateMismatchError(
                 f"{names} does not give again what it gave: a replay of {count} {words} does not end with the one that "
                 f"was handed out, so nothing says what is left. {_CAUSES}"
             )
 
-    def _state_now(self, replays: list[Replayed], last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
+    def _replays(self) -> list[NodeIterator[Any]]:
+        return [] if self._context is None else list(self._context.shared.replays)
+
+    def _state_now(self, last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
         random_state = None if self._random is None else self._random.state_dict()
         before = {} if self._context is None else self._context.shared.random.state()
+        replays = self._replays()
         lengths = [item.to_replay() for item in replays]
         # A replayed node may have drawn from the global states, or have read what others have read on from: then only
         # a replay of the whole shard is exact. One that goes on from pass to pass may give something else: that shows

@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torchpipe.node.iterator import NodeIterator, Positions
+from torchpipe.errors import StateError
+from torchpipe.node.iterator import NodeIterator, Positions, stored_count
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -20,7 +21,8 @@ T = TypeVar("T")
 
 class ByIndex(NodeIterator[T]):
     """Base of the passes over ``length`` items that are read by index: a sharding point behind one makes it read its
-    shard's alone. ``own`` seeds generators that the data hold for each item; None where they hold none.
+    shard's alone. ``own`` seeds generators that the data hold for each item; None where they hold none. State: one
+    integer.
     """
 
     def __init__(self, node: DataPipe, context: Context, length: int, own: SeededGenerators | None) -> None:
@@ -29,6 +31,7 @@ class ByIndex(NodeIterator[T]):
         self._own = own
         self._parts, self._part = 1, 0
         self._yields_positions = False
+        self._passed = 0  # items up to the last one yielded
 
     @abstractmethod
     def read_at(self) -> Callable[[int], Any]:
@@ -38,17 +41,41 @@ class ByIndex(NodeIterator[T]):
     def give_keys(self) -> None:
         """Yield the keys, or indices, of items in their place. Called before anything else."""
 
-    def stride(self, parts: int, part: int) -> bool:
-        self._parts, self._part = parts, part
-        return True
+    @property
+    def position(self) -> int:
+        """The number of items up to the last one yielded."""
+        return self._passed
+
+    def current(self) -> object:
+        return self._passed - 1
+
+    def get_state(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._passed = stored_count(state, "position")
+        if self._passed > self._length:
+            raise StateError(
+                f"the state stands after item {self._passed}, but there are only {self._length} to read: is it the "
+                "same data?"
+            )
 
     @property
-    def positional(self) -> bool:
-        return True
+    def by_position(self) -> Positions | None:
+        return Positions(
+            self,
+            self.stride,
+            self._yield_positions,
+            self.reader,
+            lambda value: type(value) is int and 0 <= value < self._length,
+        )
 
-    def by_position(self) -> Positions:
+    def stride(self, parts: int, part: int) -> None:
+        """Read items ``part``, ``part + parts`` ... alone."""
+        self._parts, self._part = parts, part
+
+    def _yield_positions(self) -> None:
         self._yields_positions = True
-        return Positions(self, self.reader, lambda value: type(value) is int and 0 <= value < self._length)
 
     def reader(self) -> Callable[[int], Any]:
         """:meth:`read_at`, with retries, and with the random states of this pass."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torchpipe.errors import StateError
 from torchpipe.indexed.by_index import ByIndex
 from torchpipe.node.generator_seeding import SeededGenerators
-from torchpipe.node.iterator import stored_count
 from torchpipe.node.validate import check_map_input
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ class KeysIterator(ByIndex[T]):
         self, node: DataPipe, context: Context, data: Any, length: int, keys: Callable[[], Sequence[Any]]
     ) -> None:
         super().__init__(node, context, length, SeededGenerators(data, warn=context.warn_once))
-        self.position = 0
         self._data = data
         self._keys = keys
         self._held: Sequence[Any] | None = None  # the keys; an order of many costs more than an item
@@ -55,22 +52,8 @@ class KeysIterator(ByIndex[T]):
         data, keys = self._data, self._held
         return lambda index: data[keys[index]]
 
-    def current(self) -> object:
-        return self.position - 1
-
-    def get_state(self) -> dict[str, Any]:
-        return {"position": self.position}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.position = stored_count(state, "position")
-        if self.position > self._length:
-            raise StateError(
-                f"the state stands after item {self.position}, but there are only {self._length} keys to read: "
-                "is it the same data?"
-            )
-
     def run(self) -> Iterator[T]:
         read: Callable[[int], Any] = int if self._yields_positions else self.reader()
-        for index in range(self.first_from(self.position), self._length, self._parts):
-            self.position = index + 1
+        for index in range(self.first_from(self._passed), self._length, self._parts):
+            self._passed = index + 1
             yield read(index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchpipe.node.iterator import NodeIterator, Positions
@@ -25,15 +26,23 @@ T = TypeVar("T")
 class SelectingIterator(NodeIterator[T]):
     """Base of the passes that hand on what they get, fewer or in another order: define :meth:`choose`.
 
-    ``positions`` is not None where the input yields positions; ``choose`` then sees and yields these.
+    ``positions`` is not None where the input yields positions; ``choose`` then sees and yields these. With ``share``
+    (parts, which one) it keeps every so many-th: ``strider`` is the pass that leaves out the others itself, if one can.
     """
 
-    strides = False  # True if the input leaves out itself what is not chosen
-
-    def __init__(self, node: DataPipe, context: Context, source: DataPipe) -> None:
+    def __init__(
+        self, node: DataPipe, context: Context, source: DataPipe, share: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(node, context, source)
-        self._reads = not self.skips() and self.source.positional  # else there is no need to, or the node behind does
-        self.positions = self.source.by_position() if self._reads else None
+        self.strider: Any = None
+        self.positions: Positions | None = None
+        found = self.source.by_position
+        if found is not None and found.stride is not None and share is not None:
+            self.strider = found.owner
+            found.stride(*share)
+        elif found is not None and found.begin is not None:
+            self.positions = found.taken()
+        self._reads = self.positions is not None  # else there is no need to, or the node behind does
 
     @property
     def keeps_items(self) -> bool:  # type: ignore[override]
@@ -53,19 +62,14 @@ class SelectingIterator(NodeIterator[T]):
     def lost(self, of_input: bool) -> int | None:
         return None if of_input or not self.leave_out() else 1
 
-    def skips(self) -> bool:
-        """Let the input leave out what would not be chosen, if it can."""
-        return False
-
     @property
-    def positional(self) -> bool:
-        return self.source.positional
+    def by_position(self) -> Positions | None:
+        found = self.positions or self.source.by_position
+        return None if found is None or found.begin is None else replace(found, stride=None, begin=self._let_read)
 
-    def by_position(self) -> Positions:
-        if self.positions is None:
-            self.positions = self.source.by_position()
-        self._reads = False
-        return self.positions
+    def _let_read(self) -> None:
+        """Hand on positions, of which the node behind makes items."""
+        self.positions, self._reads = self.positions or self.source.by_position.taken(), False  # type: ignore[union-attr]
 
     def run(self) -> Iterator[T]:
         chosen = self.choose()

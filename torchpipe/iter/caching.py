@@ -33,7 +33,6 @@ from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.graph_index import GraphIndex
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import node_name, walk
-from torchpipe.node.user_warnings import announce_replay
 from torchpipe.node.validate import check_count, check_seconds
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, decode, encode, opaque_notes
@@ -230,11 +229,6 @@ class _CacheIterator(NodeIterator[T]):
         self.allows = True  # True if that may hold pickles
         self.replay = 0  # how many items of the input going on from there would make again
         self.making: _Making | None = None
-        context.shared.replays.append(self)
-
-    @property
-    def replayed(self) -> bool:
-        return False  # the input draws from states of its own
 
     def to_replay(self) -> tuple[str, int]:
         return f"the input of {node_name(self.node)}", 0 if self.ended else self.replay
@@ -258,8 +252,6 @@ class _CacheIterator(NodeIterator[T]):
         self.replay = stored_count(state, "replay")
         if (self.chunk > 0) != (self.before is not None):
             raise StateError(f"chunk {self.chunk} of a cache begins at a position of its input, the state has none")
-        if self.context.host.announces and self.to_replay()[1]:
-            announce_replay(*self.to_replay())
 
     def run(self) -> Iterator[T]:
         while not self.ended:

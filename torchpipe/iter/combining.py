@@ -42,13 +42,16 @@ class _ConcatIterator(CountingIterator[T]):
         self.reading = stored_count(state, "reading", at_most=len(self.inputs) - 1)
 
     @property
-    def positional(self) -> bool:
-        return all(item.positional for item in self.inputs)
-
-    def by_position(self) -> Positions:
+    def by_position(self) -> Positions | None:
         """Positions are pairs: the number of the input, a position of that."""
-        parts = [item.by_position() for item in self.inputs]
-        self._numbered = True
+        parts = [part for item in self.inputs if (part := item.by_position) is not None and part.begin is not None]
+        if len(parts) < len(self.inputs):
+            return None
+
+        def begin() -> None:
+            self._numbered = True
+            for part in parts:
+                part.taken()
 
         def reader() -> Callable[[Any], Any]:
             read = [part.reader() for part in parts]
@@ -59,7 +62,7 @@ class _ConcatIterator(CountingIterator[T]):
                 return False
             return 0 <= pair[0] < len(parts) and parts[pair[0]].holds(pair[1])
 
-        return Positions(self, reader, holds)
+        return Positions(self, None, begin, reader, holds)
 
     def run(self) -> Iterator[Any]:
         for number, item in enumerate(self.inputs):

@@ -121,7 +121,6 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
                 f"cycle_length={node.cycle_length}: make it with as many"
             )
         self.slots = [None if saved is None else Opened.stored(saved) for saved in slots]
-        self.announce()
 
     def run(self) -> Iterator[R]:
         source = self.source.items()

@@ -28,7 +28,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import node_name
-from torchpipe.node.user_warnings import announce_replay, warn_user
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates
 
@@ -150,23 +150,22 @@ class _StreamIterator(NodeIterator[Any]):
     def __init__(self, node: HuggingFaceReader, context: Context) -> None:
         super().__init__(node, context)
         self._rows = _Rows(node, node.dataset, context.epoch)
-        context.shared.replays.append(self._rows)
 
     def get_state(self) -> dict[str, Any]:
         return self._rows.state_dict()
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._rows.load_state_dict(state)
-        if self.context.host.announces and self._rows.to_replay()[1]:
-            announce_replay(*self._rows.to_replay())
 
     def run(self) -> Iterator[Any]:
         return self._rows
 
-    def close(self) -> None:
-        if not self.pass_engine.is_closed and self._rows in self.context.shared.replays:
-            self.context.shared.replays.remove(self._rows)
-        super().close()
+    @property
+    def replayed(self) -> bool:  # type: ignore[override]
+        return self._rows.replayed
+
+    def to_replay(self) -> tuple[str, int]:
+        return self._rows.to_replay()
 
 
 class _PiecesIterator(ExpandingIterator[Any]):
@@ -179,7 +178,7 @@ class _PiecesIterator(ExpandingIterator[Any]):
         return _Rows(self.node, dataset.shard(num_shards=dataset.num_shards, index=item), self.context.epoch)
 
     @property
-    def replayed(self) -> bool:
+    def replayed(self) -> bool:  # type: ignore[override]
         return self._current is not None and self._current.replayed
 
     def to_replay(self) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
@@ -217,11 +218,9 @@ class _TakeIterator(NodeIterator[T]):
     count = 0
 
     @property
-    def positional(self) -> bool:
-        return self.source.positional
-
-    def by_position(self) -> Positions:
-        return self.source.by_position()
+    def by_position(self) -> Positions | None:
+        found = self.source.by_position
+        return None if found is None else replace(found, stride=None)
 
     def run(self) -> Iterator[T]:
         limit = self.node.limit

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torchpipe.errors import GraphError
 from torchpipe.formats.storage.streams import StreamWrapper, close_stream
@@ -222,11 +223,10 @@ class _CacheIterator(ExpandingIterator[str]):
             epoch=0,
             shard=0,
             num_shards=1,
-            rank=0,
             world_size=1,
             substitutes={**self.context.substitutes, id(holder): lambda inner: _OneItem(holder, inner, item)},
             host=replace(self.context.host, threads=False),
-            shared=replace(self.context.shared, replays=[], passes={}),
+            shared=replace(self.context.shared, replays=WeakKeyDictionary(), passes={}),
         )
         names: list[str] = []
         with (

@@ -134,28 +134,24 @@ class _ShardIterator(SelectingIterator[T]):
         self.parts = parts
         self.part = part
         self.seen = 0
-        super().__init__(node, context, node.source)
-        if self.source.positional or self.strides:
+        super().__init__(node, context, node.source, (parts, part))
+        if self.strider is not None or self.positions is not None:
             self.source.draw_from_process()
 
-    def skips(self) -> bool:
-        self.strides = self.source.stride(self.parts, self.part)
-        return self.strides
-
     def lost(self, of_input: bool) -> int | None:
-        if not of_input or self.strides:
+        if not of_input or self.strider is not None:
             return 1 if of_input else super().lost(of_input)
         self.seen += 1
         return int((self.seen - 1) % self.parts == self.part)
 
     def get_state(self) -> dict[str, Any]:
-        return {"seen": self.source.position if self.strides else self.seen}  # type: ignore[attr-defined]
+        return {"seen": self.seen if self.strider is None else self.strider.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.seen = stored_count(state, "seen")
 
     def choose(self) -> Iterator[Any]:
-        return self.source.items() if self.strides else self._filtered()
+        return self._filtered() if self.strider is None else self.source.items()
 
     def _filtered(self) -> Iterator[Any]:
         parts, part = self.parts, self.part

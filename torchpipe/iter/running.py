@@ -105,18 +105,9 @@ class _OnErrorIterator(NodeIterator[T_co]):
         self.inputs = (replace(context, failures=failures).iterate(node.source),)
 
     @property
-    def positional(self) -> bool:
-        return not self.failures.skips and self.source.positional
-
-    def by_position(self) -> Positions:
-        return self.source.by_position()
-
-    def stride(self, parts: int, part: int) -> bool:
-        return self.source.stride(parts, part)
-
-    @property
-    def position(self) -> int:
-        return self.source.position  # type: ignore[attr-defined, no-any-return]
+    def by_position(self) -> Positions | None:
+        found = self.source.by_position
+        return replace(found, begin=None) if found is not None and self.failures.skips else found
 
     def run(self) -> Iterator[T_co]:
         return self.source.items()

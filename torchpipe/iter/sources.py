@@ -23,11 +23,11 @@ from torchpipe.indexed.keys import KeysIterator, check_keys
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.generator_seeding import SeededGenerators
-from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import private_copy
-from torchpipe.node.user_warnings import announce_replay, warn_user
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper", "MapToIterConverter"]
@@ -170,16 +170,17 @@ class _SequenceIterator(ByIndex[T]):
         items = node.iterable
         own = None if isinstance(items, (*_DATA, *_LISTED)) else SeededGenerators(items, warn=context.warn_once)
         super().__init__(node, context, len(node), own)
-        self._passed = 0  # items up to the last one yielded, unless ``_rest`` knows better
         self._held: Any = None  # the items as they are when the pass begins
         self._rest: Any = None  # an iterator that tells how many items it has left
         self._first = self._rest_length = 0  # of what ``_rest`` began with: the index of its first item, its length
 
     @property
-    def positional(self) -> bool:
+    def by_position(self) -> Positions | None:
         items = self.node.iterable
         # Numbers are as small as their positions, and quicker at hand.
-        return not (type(items) is range or (type(items) in (list, tuple) and type(next(iter(items), "")) in _NUMBERS))
+        if type(items) is range or (type(items) in (list, tuple) and type(next(iter(items), "")) in _NUMBERS):
+            return Positions(self, self.stride)
+        return super().by_position
 
     def read_at(self) -> Callable[[int], Any]:
         items = self._items()
@@ -189,9 +190,6 @@ class _SequenceIterator(ByIndex[T]):
         items = self._items()
         plain = type(items) is tuple and not (self.node.deepcopy and holds_mutable(items))
         return items.__getitem__ if plain else super().reader()
-
-    def current(self) -> object:
-        return self._passed - 1
 
     def give_keys(self) -> None:
         if not isinstance(self.node.iterable, (*_LISTED, tuple)):  # whose items are at hand
@@ -207,23 +205,12 @@ class _SequenceIterator(ByIndex[T]):
 
     @property
     def position(self) -> int:
-        """The number of items up to the last one yielded."""
+        """As ``_rest`` knows it, if there is one."""
         if self._rest is not None:
             taken = self._rest_length - self._rest.__length_hint__()
             if taken:
                 return int(self._first + (taken - 1) * self._parts + 1)
         return self._passed
-
-    def get_state(self) -> dict[str, Any]:
-        return {"position": self.position}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._passed = stored_count(state, "position")
-        if self._passed > len(self.node):
-            raise StateError(
-                f"the state stands after item {self._passed}, but the sequence given to IterableWrapper has only "
-                f"{len(self.node)}: is it the same data?"
-            )
 
     def run(self) -> Iterator[T]:
         items = self._items()
@@ -260,11 +247,9 @@ class _IterableIterator(NodeIterator[T]):
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False
-        if not self._stateful:
-            context.shared.replays.append(self)
 
     @property
-    def replayed(self) -> bool:
+    def replayed(self) -> bool:  # type: ignore[override]
         """True if what is wrapped has no state and is resumed by replay."""
         return not self._stateful and (self.node._once is not None or not is_stateful(self._iterator))
 
@@ -307,11 +292,8 @@ class _IterableIterator(NodeIterator[T]):
             self._ended = True
             if "left" in state and self._stateful and not self.node.deepcopy:
                 self._iterable.load_state_dict(copy.deepcopy(state["left"]))
-        elif self.position:
-            if self.node._once is not None and self.node._once.taken:
-                raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
-            if self.context.host.announces:
-                announce_replay(*self.to_replay())
+        elif self.position and self.node._once is not None and self.node._once.taken:
+            raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
 
     def to_replay(self) -> tuple[str, int]:
         name = f"the iterable {type(self._iterable).__name__}"
@@ -321,14 +303,13 @@ class _IterableIterator(NodeIterator[T]):
         if self._ended:
             return
         replay = 0 if self._loaded.keys() & {"iterator", "iterable"} else self.position
-        on_again = self.context.host.on_again
         if self._iterator is None:
             self._iterator = self._open()
-        for done in range(replay):
-            if next(self._iterator, _END) is _END:
-                raise StateError(f"the iterable in IterableWrapper ended after {done} of {replay} items to replay")
-            if on_again is not None:
-                on_again()
+        self.context.make_again(
+            self._iterator,
+            replay,
+            lambda done: StateError(f"the iterable in IterableWrapper ended after {done} of {replay} items to replay"),
+        )
         deep = self.node.deepcopy and not self._stateful and self.node._once is None
         while (item := next(self._iterator, _END)) is not _END:  # not for: another iter() might set it back
             self.position += 1

@@ -11,7 +11,7 @@ from torchpipe.errors import StateError
 from torchpipe.node.content_digest import Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.iterator import NodeIterator, Positions, stored_count
 from torchpipe.node.validate import check_count, check_function
 
 __all__ = ["SqlReader"]
@@ -102,9 +102,12 @@ class _SqlIterator(NodeIterator[dict[str, Any]]):
         self._connection: Any = None
         self._names: list[str] = []  # of the columns that were read last
 
-    def stride(self, parts: int, part: int) -> bool:
+    @property
+    def by_position(self) -> Positions:
+        return Positions(self, self._stride)
+
+    def _stride(self, parts: int, part: int) -> None:
         self._parts, self._part = parts, part
-        return True
 
     def get_state(self) -> dict[str, Any]:
         return {"position": self.position, "key": None if self._last is None else list(self._last)}

@@ -40,14 +40,13 @@ class Context:
     """The values on which a pass over a graph depends. Make one with :meth:`for_graph`.
 
     ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. With several ranks, ``shard`` counts those of all:
-    number ``rank`` and every ``world_size``-th after it belong to one rank.
+    every ``world_size``-th belongs to one rank.
     """
 
     seed: int
     epoch: int = 0
     shard: int = 0
     num_shards: int = 1
-    rank: int = 0
     world_size: int = 1
     section: int = 0  # 0: inside a shard, 1: after the merge of shards, 2: before they are dealt their items
     rounds: tuple[int, ...] = ()
@@ -59,7 +58,6 @@ class Context:
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     before: Division = Division.NONE  # among whom the stream is divided outside of this graph
     asks_nodes: bool = False  # True for a pass that ``iter(node)`` begins: what torch's loaders have told nodes counts
-    divided_by_torch: bool = False  # True if torch's loader has told the sharding points which part is theirs
     lends: bool = False  # True if nodes behind may take states that hold the items of buffers themselves
 
     @classmethod
@@ -76,23 +74,12 @@ class Context:
                     seed=derive_seed(*outer.stream_key(bound.owner)),
                     shard=outer.shard,
                     num_shards=outer.num_shards,
-                    rank=outer.rank,
                     world_size=outer.world_size,
                     graph=graph,
                     host=Host(threads=outer.host.threads),
                 )
-            division = by_torch(graph.nodes)
-            if division is not None:
-                return cls(
-                    seed=division.seed,
-                    shard=division.part,
-                    num_shards=division.parts,
-                    divided_by_torch=True,
-                    asks_nodes=True,
-                    graph=graph,
-                    **options,
-                )
-            return cls(seed=fresh_seed(), asks_nodes=True, graph=graph, **options)
+            told = by_torch(graph.nodes) or {"seed": fresh_seed()}
+            return cls(asks_nodes=True, graph=graph, **options, **told)
         return cls(seed=seed, graph=graph, **options)
 
     def inside(self, graph: GraphIndex, seed: int) -> Context:
@@ -181,7 +168,7 @@ class Context:
     def share(self, among: Division) -> tuple[int, int]:
         """(parts, which one): what a sharding point that divides ``among`` these keeps in this pass."""
         if among is Division.RANKS:
-            return self.world_size, self.rank
+            return self.world_size, self.shard % self.world_size
         if among is Division.SHARDS:
             return self.num_shards // self.world_size, self.local_shard
         return self.num_shards, self.shard
@@ -194,6 +181,19 @@ class Context:
             yield
         finally:
             self.shared.restoring.pop()
+
+    def make_again(self, stream: Iterator[Any], count: int, shorter: Callable[[int], Exception]) -> Any:
+        """Pull ``count`` items of ``stream``, which a state counts, and forget them, but for the last one, which is
+        returned. Raises: what ``shorter`` makes of their number if there are fewer.
+        """
+        last, on_again = None, self.host.on_again
+        with self.making_again():
+            for done in range(count):
+                if (last := next(stream, self)) is self:
+                    raise shorter(done)
+                if on_again is not None:
+                    on_again()
+        return last
 
     def node_id(self, node: DataPipe) -> int:
         """The node's place in the graph, the same in every process; -1 for nodes that are not in it."""

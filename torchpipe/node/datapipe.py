@@ -74,8 +74,22 @@ class NodeAttributeError(AttributeError):
         return f"{node} has no attribute or functional form {name!r}{hint}"
 
 
+class _WithForms:
+    """Finds the functional forms of a node, as it is asked for attributes that it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        kind = "iter" if isinstance(self, TorchIterDataPipe) else "map"
+        form = None if name.startswith("__") else lookup(kind, name, self)
+        if form is None:
+            raise NodeAttributeError(kind, type(self).__name__, name)
+        return form
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
 # The methods come first: torch's own stub types the same names for its nodes.
-class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], metaclass=_NodeMeta):  # type: ignore[misc]
+class IterDataPipe(IterMethods[T_co], _WithForms, NodeProtocol, TorchIterDataPipe[T_co], metaclass=_NodeMeta):  # type: ignore[misc]
     """A step of a pipeline that yields items of type ``T_co``: a description without position, file or thread.
 
     Write your own in one of two ways. With state: name its :class:`~torchpipe.NodeIterator` in ``iterator``, or return
@@ -112,27 +126,9 @@ class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], met
             return self.iterate(bound)
         return cast("NodeIterator[T_co]", _context(self).iterate(self))
 
-    def __getattr__(self, name: str) -> Any:
-        form = None if name.startswith("__") else lookup("iter", name, self)
-        if form is None:
-            raise NodeAttributeError("iter", type(self).__name__, name)
-        return form
 
-    def __repr__(self) -> str:
-        return str(type(self).__name__)
-
-
-class MapDataPipe(MapMethods[T_co], NodeProtocol, TorchMapDataPipe[T_co], ABC):  # type: ignore[misc]
+class MapDataPipe(MapMethods[T_co], _WithForms, NodeProtocol, TorchMapDataPipe[T_co], ABC):  # type: ignore[misc]
     """A step of a pipeline that is read by key: define ``__getitem__`` and ``__len__``."""
-
-    def __getattr__(self, name: str) -> Any:
-        form = None if name.startswith("__") else lookup("map", name, self)
-        if form is None:
-            raise NodeAttributeError("map", type(self).__name__, name)
-        return form
-
-    def __repr__(self) -> str:
-        return type(self).__name__
 
 
 def iterate(

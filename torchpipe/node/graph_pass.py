@@ -9,28 +9,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from torchpipe.node.ownership import Keeper
-from torchpipe.node.traits import DataPipe
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import StreamKey
 
-__all__ = ["GraphPass", "RandomBefore", "Replayed"]
+if TYPE_CHECKING:
+    from torchpipe.node.iterator import NodeIterator
 
-
-class Replayed(Protocol):
-    """A part of a pass that may have to be run again from its start to resume."""
-
-    @property
-    def node(self) -> DataPipe: ...
-
-    @property
-    def replayed(self) -> bool:
-        """True if it has no state: what it drew from global random states is known by a replay alone."""
-
-    def to_replay(self) -> tuple[str, int]:
-        """Its name, and the number of items that would be made again to resume here."""
+__all__ = ["GraphPass", "RandomBefore"]
 
 
 @dataclass(eq=False)
@@ -81,7 +70,8 @@ class GraphPass:
     assumed: Mapping[int, Any] = field(
         default_factory=dict
     )  # node_id -> assumption(), of what is replayed from its start
-    replays: list[Replayed] = field(default_factory=list)
+    # Those that may make items again to resume: it does not hold them, so that one which nobody has ends at once
+    replays: WeakKeyDictionary[NodeIterator[Any], None] = field(default_factory=WeakKeyDictionary)
     restoring: list[object] = field(default_factory=list)  # not empty while items are made again
     noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
     keepers: list[Keeper] = field(default_factory=list)  # in strict mode

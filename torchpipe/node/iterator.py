@@ -29,6 +29,7 @@ from torchpipe.node.state_values import (
 )
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import is_ours, node_name, traits_of
+from torchpipe.node.user_warnings import announce_replay
 from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NodeIterator",
     "Positions",
+    "StreamOver",
     "has_become_shorter",
     "is_stateful",
     "refuse_taken_attributes",
@@ -78,6 +80,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     property. Its :meth:`get_state` then saves them by :meth:`kept_items`, and the strict mode looks after them.
     """
 
+    to_replay: ClassVar[Any] = None
+    """Of a pass that may have to make items again to resume: a method, which gives its name and the number of items
+    that would be made again to resume here. They are announced when a state is loaded.
+    """
+
+    replayed = False  # True if it has no state: a replay alone tells what it drew from global random states
     exact_after_error = False  # may be a property
     untimed = False  # True if what it does is the work of others: waiting for a thread, or for processes
 
@@ -94,6 +102,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         within = context if len(inputs) < 2 else context.for_inputs_of(node)
         self.inputs: tuple[NodeIterator[Any], ...] = tuple(within.iterate(item) for item in inputs)
         self.pass_engine = PassEngine(node, context, has_position=_has_position(self))
+        if self.to_replay is not None:
+            context.shared.replays[self] = None
         set_defaults(self)
 
     # --- what an author writes
@@ -151,25 +161,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         """
         return self.inputs[0].pass_engine.last if self.inputs else None
 
-    def stride(self, parts: int, part: int) -> bool:
-        """Yield only items ``part``, ``part + parts`` ... of the whole stream, if this can be done without making the
-        others; else False, and nothing changes. Called before anything is loaded or yielded.
-
-        An iterator that can has an attribute ``position``: the number of items up to the last one yielded, those left
-        out included.
-        """
-        return False
-
     @property
-    def positional(self) -> bool:
-        """True if this iterator can yield positions instead of items, from which its items can be made later."""
-        return False
-
-    def by_position(self) -> Positions:
-        """Yield positions from now on; returns how to make items of them. Called before anything is loaded or yielded,
-        and only if :attr:`positional`.
+    def by_position(self) -> Positions | None:
+        """The ways in which this pass can leave items unmade that others keep; None if it cannot. Asked before anything
+        is loaded or yielded; nothing changes until one of them is taken.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not yield positions")
+        return None
 
     # --- what an author calls
 
@@ -261,6 +258,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 return
             with refusing_misfits(node_name(self.node)):
                 inner = self.pass_engine.drawing(_load_own)(self, state)  # which may run code of the user's
+                if self.to_replay is not None and self.context.host.announces and self.to_replay()[1]:
+                    announce_replay(*self.to_replay())
             for item, value in zip(self.inputs, inner):
                 item.load_state_dict(value)
 
@@ -269,15 +268,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
         Raises: StateError if the stream ends before.
         """
-        stream, last = self.items() if count else iter(()), None
-        on_again = self.context.host.on_again
-        with self.context.making_again():
-            for done in range(count):
-                if (last := next(stream, self)) is self:
-                    raise has_become_shorter(done, count)
-                if on_again is not None:
-                    on_again()
-        return last
+        stream = self.items() if count else iter(())
+        return self.context.make_again(stream, count, lambda done: has_become_shorter(done, count))
 
     def interrupt(self) -> None:
         """Wake whoever waits for this iterator's inputs in another thread; the pass is then over. Thread-safe."""
@@ -289,9 +281,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if self.pass_engine.is_closed:
             return
         stream = self.pass_engine.end_stream()
-        replays: list[Any] = self.context.shared.replays
-        if self in replays:
-            replays.remove(self)
+        self.context.shared.replays.pop(self, None)
         with ExitStack() as stack:  # all is closed, whatever a part of it raises
             for item in reversed(self.inputs):
                 stack.callback(item.close)
@@ -402,7 +392,7 @@ _OF_AUTHORS = frozenset(
         "leave_out",
         "lost",
     }
-    | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
+    | {"load_state_dict", "run", "saved", "set_state", "state_dict"}
 )  # what a class may define anew; the rest of NodeIterator is the engine's
 _OF_PASSES = frozenset({"node", "context", "inputs", "pass_engine"})
 _OF_STATES = frozenset({"functions", ENDED})  # keys that the engine adds to what ``saved`` names
@@ -447,21 +437,51 @@ def refuse_taken_attributes(iterator: NodeIterator[Any]) -> None:
             )
 
 
+class StreamOver(NodeIterator[Any]):
+    """A stream over ``inner``, whose items :meth:`run` hands on. State: that of ``inner``."""
+
+    def __init__(self, inner: NodeIterator[Any]) -> None:
+        super().__init__(inner.node, inner.context)
+        self.inputs = (inner,)
+
+    def run(self) -> Iterator[Any]:
+        return self.source.items()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.source.state_dict()
+
+    def state_later(self) -> Callable[[], dict[str, Any]] | None:
+        return self.source.state_later()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.source.load_state_dict(state)
+
+
 @dataclass
 class Positions:
-    """The way to make items of the positions that ``owner`` yields.
+    """The ways in which ``owner`` can leave items unmade. One that is None it does not have.
 
-    ``reader`` gives the function from a position to its item, when the pass begins; ``holds`` says whether a value, out
-    of a state, is one of the positions. ``current`` is the one that is being read.
+    ``stride(parts, part)``: from now on it yields only items ``part``, ``part + parts`` ... of the whole stream; its
+    attribute ``position`` is then the number of items up to the last one yielded, those left out included.
+
+    ``begin``: from now on positions are yielded in place of items, of which items can be made later. ``reader`` gives
+    the function from a position to its item, when the pass begins; ``holds`` says whether a value, out of a state, is
+    one of the positions. ``current`` is the one that is being read.
     """
 
     owner: NodeIterator[Any]
-    reader: Callable[[], Callable[[Any], Any]]
-    holds: Callable[[Any], bool]
+    stride: Callable[[int, int], None] | None = None
+    begin: Callable[[], object] | None = None
+    reader: Callable[[], Callable[[Any], Any]] = lambda: lambda position: position
+    holds: Callable[[Any], bool] = lambda value: False
     current: Any = None
 
-    def __post_init__(self) -> None:
+    def taken(self) -> Positions:
+        """These, of which the pass yields positions from now on."""
+        assert self.begin is not None
+        self.begin()
         self.owner.untimed = True  # what it makes of positions is its work, and counts
+        return self
 
     def read(self, positions: Iterator[Any]) -> Iterator[Any]:
         """The items at ``positions``, each made when it is asked for; a crash meanwhile is the owner's."""

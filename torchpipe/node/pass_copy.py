@@ -42,7 +42,7 @@ def for_pass(node: DataPipe, context: Context, *, is_torchs: bool) -> tuple[Any,
     ``set_seed`` unless its class says what ``seeded`` is. ``is_torchs``: its own ``__iter__`` runs, which does neither.
     """
     traits = traits_of(node)
-    divide = not context.divided_by_torch and _own_method(node, "apply_sharding") and (is_torchs or not traits.divides)
+    divide = not context.asks_nodes and _own_method(node, "apply_sharding") and (is_torchs or not traits.divides)
     seed = _own_method(node, "set_seed") and (is_torchs or getattr(node, "seeded", None) is None)
     private, functions = own_functions(node)
     if divide or seed:

@@ -20,7 +20,6 @@ from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import DataPipe, node_name, with_inputs
-from torchpipe.node.user_warnings import announce_replay
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -116,7 +115,6 @@ class ReplayIterator(NodeIterator[Any]):
             else MutationCheck(self._copy, node, except_types=(TorchIterDataPipe, TorchMapDataPipe), at_most=8)
         )
         self._copy.__dict__[BOUND] = self._with_copy(context)
-        context.shared.replays.append(self)
 
     def _with_copy(self, context: Context) -> Context:
         """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
@@ -147,7 +145,7 @@ class ReplayIterator(NodeIterator[Any]):
         return self._copy if is_stateful(self._copy) else None
 
     @property
-    def replayed(self) -> bool:
+    def replayed(self) -> bool:  # type: ignore[override]
         """True if this node has no state and is resumed by replay.
 
         One that is not open yet stands where it was loaded. It is not opened for this question, nor for a state: that
@@ -167,7 +165,7 @@ class ReplayIterator(NodeIterator[Any]):
         with self.context.making_again() if again else nullcontext():  # it may read its input as it is opened
             iterator = self._open()
         if again:
-            self._replay(iterator)
+            self.context.make_again(iterator, self.count, self._has_ended)
         while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
             self.count += 1
             yield item
@@ -175,17 +173,11 @@ class ReplayIterator(NodeIterator[Any]):
         if self._kept is not None:
             self._kept.warn_of_changes(node_name(self.node))
 
-    def _replay(self, iterator: Iterator[Any]) -> None:
-        on_again = self.context.host.on_again
-        with self.context.making_again():
-            for done in range(self.count):
-                if next(iterator, self) is self:
-                    raise StateError(
-                        f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data "
-                        "become shorter, or does the node not depend on its input alone?"
-                    )
-                if on_again is not None:
-                    on_again()
+    def _has_ended(self, done: int) -> StateError:
+        return StateError(
+            f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data become shorter, "
+            "or does the node not depend on its input alone?"
+        )
 
     def get_state(self) -> dict[str, Any]:
         if not self.pass_engine.is_begun or self._iterator is None:
@@ -214,8 +206,6 @@ class ReplayIterator(NodeIterator[Any]):
             self._is_restored = state["of"] == "node"
             target: Any = self._copy if self._is_restored else self._open()
             target.load_state_dict(copy.deepcopy(state["user"]))
-        elif self.count and not self._ended and self.context.host.announces:
-            announce_replay(node_name(self.node), self.count)
 
     def close(self) -> None:
         if self.pass_engine.is_closed:

@@ -10,7 +10,6 @@ and which part of it a pass is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -18,16 +17,7 @@ from torch.utils.data import get_worker_info
 from torchpipe.node.traits import DataPipe, divides, is_node, walk
 from torchpipe.randomness.seeds import derive_seed
 
-__all__ = ["TorchDivision", "by_torch", "common_seed"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchDivision:
-    """The seed of all parts of a stream, their number, and which one a pass is."""
-
-    seed: int
-    parts: int
-    part: int
+__all__ = ["by_torch", "common_seed"]
 
 
 def common_seed(info: Any) -> int:
@@ -35,8 +25,9 @@ def common_seed(info: Any) -> int:
     return int(info.seed - info.id)
 
 
-def by_torch(nodes: Sequence[DataPipe]) -> TorchDivision | None:
-    """The division that a loader of torch's told these ``nodes``, a graph; None if it told none, or nothing divides it.
+def by_torch(nodes: Sequence[DataPipe]) -> dict[str, Any] | None:
+    """The seed, and the part of the stream, as a context has them, that a loader of torch's told these ``nodes``, a
+    graph; None if it told none, or nothing divides it.
 
     A sharding point of the user's need not keep a seed. In workers whose dataset is a graph, the seed is then made of
     those that other nodes have kept, or is that of the workers, which persistent ones have for all epochs.
@@ -60,7 +51,7 @@ def by_torch(nodes: Sequence[DataPipe]) -> TorchDivision | None:
     shares = (node.applied() for node in points if hasattr(node, "applied"))
     of_worker = (info.num_workers, info.id) if info is not None and runs_graph else (1, 0)
     parts, part = next((share for share in shares if share is not None), of_worker)
-    return TorchDivision(seed=seed, parts=parts, part=part)
+    return {"seed": seed, "shard": part, "num_shards": parts}
 
 
 def _kept_seeds(nodes: Sequence[DataPipe]) -> Any:

@@ -35,5 +35,5 @@ def test_torchs_map_style_nodes() -> None:
 def test_data_that_became_shorter_is_an_error() -> None:
     iterator = iterate(SequenceWrapper(range(5)).to_iter_datapipe())
     iterator.drop(5)
-    with pytest.raises(StateError, match="only 4 keys to read"):
+    with pytest.raises(StateError, match="there are only 4 to read"):
         iterate(SequenceWrapper(range(4)).to_iter_datapipe()).load_state_dict(iterator.state_dict())

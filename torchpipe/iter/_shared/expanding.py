@@ -17,7 +17,6 @@ from torchpipe.errors import StateError
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, node_name
-from torchpipe.node.user_warnings import announce_replay
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates
 from torchpipe.state.copying import copy_item, separated
 
@@ -59,7 +58,6 @@ class ExpandingIterator(NodeIterator[T]):
         self._current: Any = None  # the iterator of its parts
         self._number = 0  # items of the input that were pulled
         self._loaded: Any = None  # that iterator's state, before there is one
-        context.shared.replays.append(self)
 
     @abstractmethod
     def expand(self, item: Any) -> Iterable[T]:
@@ -78,11 +76,6 @@ class ExpandingIterator(NodeIterator[T]):
         state |= {"before": self._start.before} if self._start.before else {}
         reached = copy_item(self._current.state_dict()) if is_stateful(self._current) else self._loaded
         return state if reached is None else {**state, "iterator": reached}
-
-    @property
-    def replayed(self) -> bool:
-        """Parts that are made again see the random states that they saw before: what is replayed is complete."""
-        return False
 
     def to_replay(self) -> tuple[str, int]:
         stands = self._loaded is not None or is_stateful(self._current)
@@ -105,8 +98,6 @@ class ExpandingIterator(NodeIterator[T]):
                     RandomStates.from_dict(drawn)  # complains of all that would fail when an item is made again
             self._start = _Start({}, RandomStates.from_dict(state["random"]), before)
             self._loaded = copy_item(state.get("iterator"))
-            if self.context.host.announces and self.to_replay()[1]:
-                announce_replay(*self.to_replay())
         else:
             self._parts = stored_items(state, "left")
 

@@ -88,7 +88,7 @@ class ListedKeys(KeysIterator[T]):
 
     def coming(self, count: int) -> list[T]:
         """The next items, up to ``count`` of them: they are known, and nothing is pulled."""
-        first = self.position + (self._part - self.position) % self._parts
+        first = self.first_from(self.position)
         places = range(first, self._length, self._parts)[:count]
         return [] if self._held is None else [self._data[self._held[place]] for place in places]
 
@@ -104,7 +104,7 @@ class ListedKeys(KeysIterator[T]):
 
 def coming(source: NodeIterator[Any], count: int) -> list[Any]:
     """The next items of ``source``, up to ``count`` of them, if they are known without pulling anything; else none."""
-    if isinstance(source, SelectingIterator) and source.strides:
+    if isinstance(source, SelectingIterator) and source.strider is not None:
         source = source.source
     return source.coming(count) if isinstance(source, ListedKeys) else []
 

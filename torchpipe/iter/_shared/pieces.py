@@ -128,9 +128,9 @@ class FilePieces(Switched[Piece]):
 class _PiecesIterator(ListedKeys[Any], ShuffledKeys[Any]):
     node: FilePieces | StreamPieces
 
-    def stride(self, parts: int, part: int) -> bool:
+    def stride(self, parts: int, part: int) -> None:
         self.node.check_shards(parts)
-        return super().stride(parts, part)
+        super().stride(parts, part)
 
 
 def _check_enough(count: int, parts: int, what: str, way_out: str) -> None:

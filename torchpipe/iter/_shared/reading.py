@@ -26,7 +26,7 @@ from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.paths import as_paths, coming, made_of_files, named_files, path_and_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.iterator import NodeIterator, Positions, stored_count
 from torchpipe.node.traits import DataPipe, node_name, walk
 from torchpipe.node.user_warnings import COMPRESSED
 from torchpipe.node.validate import check_length
@@ -277,9 +277,12 @@ class _FileIterator(_RecordsIterator[T]):
         self._passing = False  # over records of other shards
         self._ahead = OpenedAhead(node.storage_options)
 
-    def stride(self, parts: int, part: int) -> bool:
+    @property
+    def by_position(self) -> Positions:
+        return Positions(self, self._stride)
+
+    def _stride(self, parts: int, part: int) -> None:
         self._striding = (parts, part)
-        return True
 
     def get_state(self) -> dict[str, Any]:
         state = super().get_state()

@@ -28,7 +28,6 @@ from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits,
 from torchpipe.node.pass_copy import has_state
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
-from torchpipe.node.user_warnings import announce_replay
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates, may_change_states
 from torchpipe.state.copying import copy_item, separated
 
@@ -167,15 +166,10 @@ class SeveralOpenIterator(NodeIterator[R]):
         self.form = form
         self.fn = self.with_retries(fn)
         self.opened = 0  # items of the input
-        context.shared.replays.append(self)
 
     @abstractmethod
     def those_open(self) -> Iterable[Opened]:
         """All that is open."""
-
-    @property
-    def replayed(self) -> bool:
-        return False  # what is made again draws from no global random state
 
     def to_replay(self) -> tuple[str, int]:
         replayed = (
@@ -184,11 +178,6 @@ class SeveralOpenIterator(NodeIterator[R]):
             if item.left is None and item.loaded is None and not is_stateful(item.parts)
         )
         return f"the iterators in {node_name(self.node)}", sum(replayed)
-
-    def announce(self) -> None:
-        """Say what will be replayed, once a state is loaded."""
-        if self.context.host.announces and self.to_replay()[1]:
-            announce_replay(*self.to_replay())
 
     def next_of(self, opened: Opened) -> Any:
         """The next part, or the mark of the end. Opens what is not open yet."""

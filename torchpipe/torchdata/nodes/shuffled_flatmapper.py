@@ -42,7 +42,6 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
             self.random.load_state_dict(state["random"])
         self.opened = stored_count(state, "opened")
         self.open = [Opened.stored(saved) for saved in stored_items(state, "open", at_most=self.node.buffer_size)]
-        self.announce()
 
     def run(self) -> Iterator[R]:
         source, ended = self.source.items(), False
