@@ -33,3 +33,47 @@ def test_places_of_functions_that_never_ran_before_are_seen() -> None:
     """By the first in a process too: Python 3.12 and 3.13 tell of them only if asked in a certain order."""
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) >= 10  # without that order: 0 on 3.12, 3 on 3.13
+
+
+GARBAGE = """
+import gc
+import weakref
+from tests.laws.interrupts import Interrupt, Interrupter
+
+class Held:
+    pass
+
+def ended():
+    finalized.append(0)
+
+def leave_garbage():
+    held = Held()
+    held.itself = held
+    weakref.finalize(held, ended)
+
+def allocate():
+    return [[] for _ in range(99)]
+
+finalized = []
+gc.set_threshold(50)
+for number in range(1, 99):
+    gc.disable()
+    gc.collect()
+    leave_garbage()
+    interrupter = Interrupter(number, ("__main__",))
+    gc.enable()
+    try:
+        with interrupter:
+            allocate()
+    except Interrupt:
+        assert "allocate" in interrupter.hit or "listcomp" in interrupter.hit, interrupter.hit
+    assert gc.isenabled()
+gc.collect()
+print(len(finalized))
+"""
+
+
+def test_no_place_is_within_what_is_called_for_others_garbage() -> None:
+    """Python prints what is raised there, and goes on."""
+    done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("98\n", "")
