@@ -5,6 +5,7 @@ behind calls, at the start of functions and at the end of each round of a loop. 
 from __future__ import annotations
 
 import dis
+import gc
 import os
 import random
 import sys
@@ -56,6 +57,7 @@ class Interrupter:
     """Within ``with``, raises :class:`Interrupt`, or another ``kind``, at the ``number``-th place in this thread.
 
     ``hit`` says where that was. Places are those in ``modules``, a tuple of how their names begin, but for finalizers.
+    Nothing is collected meanwhile: what Python calls for the sake of others' garbage is no place of this code.
     """
 
     def __init__(self, number: int, modules: tuple[str, ...] = _MODULES, kind: type[BaseException] = Interrupt) -> None:
@@ -65,14 +67,19 @@ class Interrupter:
         self._left = number
         self._last: dict[int, str] = {}
         self._pid = os.getpid()
+        self._collects = True
 
     def __enter__(self) -> Interrupter:
+        self._collects = gc.isenabled()
+        gc.disable()
         sys._getframe().f_trace_opcodes = True  # Python 3.12: without it on some frame before, settrace tells of none
         sys.settrace(self._enter_function)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        if self._collects:
+            gc.enable()
 
     def _enter_function(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_globals.get("__name__", "").startswith(self._modules) or os.getpid() != self._pid:

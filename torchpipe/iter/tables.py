@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.pieces.plan import Piece, PiecePlan, plan_pieces
+from torchpipe.formats.pieces.plan import Piece, PiecePlan, make_piece, plan_pieces
 from torchpipe.formats.tables.blocks import ArrowBlocks, Blocks, BlocksPart, TableRecords
 from torchpipe.formats.tables.columns import (
     check_columns_of,
@@ -234,7 +234,7 @@ class ParquetReader(_TableReader):
 
 class _Pieces(RowGroups):
     def made(self, group: int) -> Piece:
-        return Piece(self.path, "row groups", group, group + 1, self.stamp)
+        return make_piece(self.path, "row groups", group, group + 1, self.stamp)
 
 
 @functional_datapipe("list_row_groups")

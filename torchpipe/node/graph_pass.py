@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from torchpipe.node.ownership import Keeper
@@ -18,8 +18,13 @@ from torchpipe.randomness.seeds import StreamKey
 
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator
+    from torchpipe.node.pass_engine import PassEngine
 
 __all__ = ["GraphPass", "RandomBefore"]
+
+
+Following: TypeAlias = "tuple[PassEngine, Callable[[], object]]"
+"""A pass, and what it does once all iterators have their states: it may pull from what it shares with others."""
 
 
 @dataclass(eq=False)
@@ -80,12 +85,13 @@ class GraphPass:
     random: RandomBefore = field(default_factory=RandomBefore)
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
-    _loading: dict[int, list[Callable[[], object]]] = field(default_factory=dict)  # thread -> what follows its load
+    _loading: dict[int, list[Following]] = field(default_factory=dict)  # thread -> what follows its load
 
     @contextmanager
-    def loading(self) -> Iterator[list[Callable[[], object]]]:
-        """Meanwhile, this thread loads states of several iterators. What is in the list is called when all have theirs:
-        to pull from one of them may start what they share, the shards of all branches say, where each stands then.
+    def loading(self) -> Iterator[list[Following]]:
+        """Meanwhile, this thread loads states of several iterators. What is in the list is called when all have theirs,
+        but for passes that are closed by then: to pull from one of them may start what they share, the shards of all
+        branches say, where each stands then.
         """
         thread = threading.get_ident()
         if thread in self._loading:
@@ -96,8 +102,9 @@ class GraphPass:
             yield following
         finally:
             del self._loading[thread]
-        for call in following:
-            call()
+        for engine, call in following:
+            if not engine.is_closed:
+                call()
 
     @contextmanager
     def gathering(self) -> Iterator[None]:

@@ -90,6 +90,20 @@ def test_L2_exact_resume_by_row_groups(folder: Path) -> None:
     assert len(RowGroupLister(folder / "*")) == len(list(PathList(str(folder / "*")).list_row_groups()))
 
 
+def test_L2_a_piece_is_its_consumers_own(folder: Path) -> None:
+    """Whoever changes its stamp in place changes no state, and no other piece."""
+    path = folder / "2.parquet"
+    for lister in (RowGroupLister(path), IterableWrapper([path]).list_row_groups()):
+        with iterate(lister) as stream:
+            next(stream).stamp.append(1)
+            state = stream.state_dict()
+            (last,) = stream
+        with iterate(lister) as resumed:
+            resumed.load_state_dict(state)
+            assert list(resumed) == [last]
+        assert len(last.stamp) == 2
+
+
 def test_L1_a_shard_has_every_nth_row_or_batch(folder: Path) -> None:
     for batch_size in (None, 2, 4):
         for keep in (None, pc.field("id") > 2):

@@ -44,6 +44,7 @@ __all__ = [
     "PiecePlan",
     "check_plan_file",
     "check_unchanged",
+    "make_piece",
     "plan_in_file",
     "plan_pieces",
 ]
@@ -72,6 +73,11 @@ class Piece(NamedTuple):
     start: int
     stop: int
     stamp: Stamp | None
+
+
+def make_piece(path: str, unit: str, start: int, stop: int, stamp: Stamp | None) -> Piece:
+    """A piece whose stamp is its own: whoever gets it as an item may change it in place."""
+    return Piece(path, unit, start, stop, None if stamp is None else list(stamp))
 
 
 class PiecePlan(Sequence[Piece]):
@@ -162,11 +168,9 @@ class PiecePlan(Sequence[Piece]):
     def __getitem__(self, number: Any) -> Any:
         file = int(self._files[number])
         start, stop = map(int, self._spans[number])
-        stamp = self._stamps[file]
-        held = None if stamp is None else list(stamp)
         if stop == _WHOLE:
-            return Piece(self.paths[file], "files", 0, 0, held)
-        return Piece(self.paths[file], self.unit, start, stop, held)
+            return make_piece(self.paths[file], "files", 0, 0, self._stamps[file])
+        return make_piece(self.paths[file], self.unit, start, stop, self._stamps[file])
 
     def rows_of(self, number: int) -> np.ndarray[Any, Any] | None:
         """The number of rows of each row group of a piece; None where it is not known."""
