@@ -25,7 +25,6 @@ from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
-from torchpipe.data.nodes import attributes_of, put_attributes
 from torchpipe.data.order.between_epochs import (
     Carried,
     between_epochs,
@@ -58,7 +57,7 @@ from torchpipe.data.position import (
     write,
 )
 from torchpipe.data.ranks.batches import RankedSampler, Ranks, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.streams import begin_stream, lanes_behind, put_dataset
+from torchpipe.data.streams import begin_stream, lanes_behind, lead_on, put_dataset, since_loaded
 from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import resolve
 from torchpipe.execution.limits import OnDeath, Restart
@@ -78,7 +77,7 @@ from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
 from torchpipe.state import as_text
 from torchpipe.stats.tracing import measures_by_default
-from torchpipe.values import ObjectTracker, put
+from torchpipe.values import ObjectTracker, kept_of, put
 
 __all__ = ["DataLoader"]
 
@@ -329,6 +328,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             load_into(self._plain_dataset(), dataset)
         lanes = lanes_behind(self, loaded) if self._is_iterable else None
         announce_leading(lanes)
+        if lanes is not None and loaded.delivered and not self._division[1]:
+            lanes = lead_on(self, loaded, lanes)
         self._carried = replace(self._carried, lanes=lanes)
 
     def _tell_samplers(self, epoch: int) -> None:
@@ -404,13 +405,11 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         kept = self._samplers.dataset
         if kept is None:
             return go_back
-        stands, closed = kept.now(), kept.closed  # with what the user has set since
-        attributes = attributes_of(self._plain_dataset())
+        stands, closed = kept_of(self._plain_dataset()), kept.closed  # with what the user has set since
 
         def stand_again() -> None:
             go_back()
-            put(kept, stands, compares=False)
-            put_attributes(attributes)  # also what cannot be taken down
+            put(stands, [], compares=False)  # the very objects: also those that no state can hold
             kept.closed = closed
 
         return stand_again
@@ -571,6 +570,8 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         live = self._live
         with nullcontext() if live is None else live.lock, own_states_in_place():
             position = self._epochs.position(lambda epoch: Position(epoch=epoch, delivered=0))
+            if self._is_iterable and self._live is None:
+                position = since_loaded(self, position)
             looked_at = self._epochs.begun and isinstance(self._epochs.form, Loaded)  # iter() goes back to there
             if self._live is None and not looked_at:
                 position = replace(position, now=None)  # others may have drawn since
@@ -629,7 +630,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if (division := saved_shards(position.batches if self._is_iterable else None)) is not None:
             keep_division(self, *division)
         if self._is_iterable:
-            put_dataset(self, position)
+            put_dataset(self, position, again=again)
 
     def _read_state(self, state: Any, allow_pickle: bool, allow_other_data: bool = False) -> Position | None:
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""
