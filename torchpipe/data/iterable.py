@@ -287,8 +287,8 @@ class IterableBatches(StreamHanding, Batches):
     """``start.delivered`` batches are before the first; ``start.state`` is what :meth:`position` gave.
 
     ``service`` has been given the graph; it is ended with the epoch, unless ``keeps``: its workers are to persist.
-    ``goes_on``: it is used in the next epoch as this one leaves it. ``here``: the dataset, if it has a state and is read
-    in this process, by the loop itself: whoever has used it up goes back to where it was before the first batch.
+    ``goes_on``: it is used in the next epoch as this one leaves it. ``here``: the dataset, if it has a state and is
+    read in this process, by the loop itself: whoever has used it up goes back to where it was before the first batch.
     ``stands``: where the stream begins before its first batch, in which what the user has set since counts.
     """
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data import processes, threads
-from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards, told_by
 from torchpipe.data.nodes import InitWorker
 from torchpipe.data.order.between_epochs import lanes_now, start_at
@@ -115,8 +114,8 @@ def lead_on(loader: DataLoader[Any], left: Position, lanes: list[Cursor]) -> lis
     """Make again, in this process, what was handed out of a loaded epoch, whose rest will not be read: the dataset
     stands behind that then, as after a ``break`` there. ``lanes``, which would lead the next pass: what it begins with.
     """
-    stream = Rotation(tuple(lanes), (0,), 0).to_state()
-    batches = begin_stream(loader, left.epoch, replace(left, delivered=0, batches=(left.batches or {}) | {"stream": stream}))
+    leading = (left.batches or {}) | {"stream": Rotation(tuple(lanes), (0,), 0).to_state()}
+    batches = begin_stream(loader, left.epoch, replace(left, delivered=0, batches=leading))
     try:
         batches.start()
     except StateMismatchError as error:
@@ -129,7 +128,7 @@ def lead_on(loader: DataLoader[Any], left: Position, lanes: list[Cursor]) -> lis
 
 def since_loaded(loader: DataLoader[Any], loaded: Position) -> Position:
     """``loaded``, with what the user has set since in a dataset of this process, if nothing was handed out before."""
-    kept, batches = loader._samplers.dataset, loaded.batches
+    kept, batches, dataset = loader._samplers.dataset, loaded.batches, loader._plain_dataset()
     if kept is None or kept.closed is None or batches is None or loaded.delivered or loader._division[1]:
         return loaded
     now = kept.now()
@@ -137,7 +136,7 @@ def since_loaded(loader: DataLoader[Any], loaded: Position) -> Position:
         return loaded
     batches = batches | {"stream": Rotation((start_at(now),), (0,), 0).to_state()}
     if "begins" in batches:
-        told = told_by(loader._plain_dataset(), (batches["seed"], loaded.epoch, rank_and_ranks(loader._plain_dataset())[0]))
+        told = told_by(dataset, (batches["seed"], loaded.epoch, rank_and_ranks(dataset)[0]))
         batches = batches | {"begins": told or batches["begins"]}
     return replace(loaded, batches=batches)
 

@@ -130,7 +130,7 @@ def leads(begin: Cursor) -> bool:
 
 
 def assumed_at(begin: Cursor) -> list[Any]:
-    """The values that nodes are taken to have by a pass that goes on from ``begin``, or by the first that it leads on."""
+    """The values that nodes are taken to have by a pass that goes on from ``begin``, or the first that it leads on."""
     state = {} if begin.snapshot is None else decode(begin.snapshot, allow_pickle=True)  # checked or allowed
     with refusing_misfits("a shard"):
         if _BEHIND in state:
