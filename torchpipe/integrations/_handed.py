@@ -170,10 +170,12 @@ class Handed(Generic[T]):
                 loader.set_epoch(wanted)
             self._first = delivered
             return iter(loader)
-        if wanted != epoch + 1:
+        if wanted != epoch + 1 or not delivered:
             raise StateMismatchError(
-                f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}: are they of two "
-                "checkpoints? Load both from the same one, or begin a new run without the loader's state"
+                f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}, after {delivered} "
+                "batches: an epoch would be left out, or trained twice. Lightning leaves one out under max_steps, from "
+                "a checkpoint of an epoch's end: resume with max_epochs in the place of max_steps, or from a checkpoint "
+                "that was taken by steps. If these are of two checkpoints, load both from the same one"
             )
         if isinstance(loader, DataLoader):  # its generators go on as in the run that ended this epoch, or gave it up
             rest = iter(loader)
