@@ -217,9 +217,12 @@ class Handed(Generic[T]):
         self._epoch = None
 
     def shutdown(self) -> None:
-        """End the loader's processes and threads, if it has been made. Idempotent."""
+        """End the loader's processes and threads, if it has been made, and the pass if it is at its end. Idempotent."""
         if self._made is not None:
-            self._made.shutdown()
+            try:
+                self._find_end()
+            finally:
+                self._made.shutdown()
 
 
 class Counted(Handed[T]):
