@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from tests.data.datasets import Lines
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.errors import StateMismatchError
 from torchpipe.integrations._handed import Counted, Handed
@@ -214,3 +215,29 @@ def test_L7_an_epoch_that_a_trainer_would_leave_out_is_refused(kind: str, begins
         next(iter(data))
     data.set_epoch(1)
     assert list(data)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("kind", ["graph", "generator", "iterable"])
+def test_L7_a_state_behind_a_loop_that_was_left_is_told_of_if_it_was_saved(
+    kind: str, saves: bool, held: bool, ahead: int
+) -> None:
+    """``ahead``: batches that the trainer has taken and not trained on, if the loader has no length that counts."""
+    data: Counted[Any] = Counted(
+        DataLoader(Lines(8), 2) if kind == "iterable" else LOADERS[kind](), unused=lambda: ahead
+    )
+    for _ in range(2):
+        stream: Any = iter(data)
+        for _ in range(1 + (ahead and not data.counts)):
+            next(stream)
+        if saves:
+            data.state_dict()
+        if not held:
+            stream = None
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            next(iter(data))
+        assert {"let go of its iterator" in str(warning.message) for warning in told} == ({True} if saves else set())
+        data.set_epoch(data.epoch)

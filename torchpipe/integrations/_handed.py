@@ -87,7 +87,7 @@ class Handed(Generic[T]):
         looks_ahead = self._unused_now is not None and not self.counts
         while True:
             if looks_ahead:
-                self._before = own_state(self.loader)
+                self._before = self._standing()
             try:
                 batch = next(batches)
             except StopIteration:
@@ -157,8 +157,8 @@ class Handed(Generic[T]):
         loader = self.loader
         self._leave()
         if self.counts_epochs:
-            loader._epochs.tell_of_two_ways("batches")
-        self._entry = own_state(loader)
+            loader._epochs.tell_of_two_ways()
+        self._entry = self._standing()
         wanted, saved = self._epoch, self._loaded
         epoch, delivered = (0, 0) if saved is None else (saved["epoch"], saved["delivered"])
         if saved is not None and (
@@ -201,14 +201,20 @@ class Handed(Generic[T]):
         On several ranks a collective, unless it is a DataLoader whose state is the same on all: all ranks call it, or
         none.
         """
+        state = own_state(self.loader)
         if self._before is not None and self._taken and self._unused():
-            return shared(self.loader, self._before)
-        return shared(self.loader, own_state(self.loader))
+            state = self._before
+        return shared(self.loader, state)
+
+    def _standing(self) -> dict[str, Any]:
+        """The loader's state, for this alone."""
+        with self.loader._epochs.beside():
+            return own_state(self.loader)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on from there. Raises: as the loader's ``load_state_dict``."""
         self.loader.load_state_dict(own_part(self.loader, state_dict))
-        self._loaded = own_state(self.loader)
+        self._loaded = self._standing()
         self._epoch = self._entry = self._before = None
         self._taken, self._ended = 0, False
 
