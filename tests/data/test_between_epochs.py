@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -290,3 +291,22 @@ def test_L1_a_peek_leaves_what_no_state_holds_at_any_depth(place: str, loads: bo
     peeked = loader.peek().tolist()
     assert (dataset.holders, dataset.named, vars(dataset.holders[0])) == before
     assert plain(loader)[0] == peeked == ([200, 201] if place == "list" else [1400, 1407])
+
+
+@pytest.mark.parametrize("there", EVERYWHERE)
+def test_L7_what_workers_that_persist_do_not_hear_is_told_once_by_name(there: str) -> None:
+    dataset = Plain()
+    vars(dataset).update(scale=1.5, _counted=0, holder=[])
+    with warnings.catch_warnings(record=True) as told, DataLoader(dataset, 2, **EVERYWHERE[there]) as loader:
+        warnings.simplefilter("always")
+        for epoch in range(3):
+            plain(loader)
+            dataset._counted, dataset.scale = epoch, 3.0 / 2  # type: ignore[attr-defined]
+            if there != "threads":  # which refuse that
+                dataset.holder.append(epoch)  # type: ignore[attr-defined]
+        for level in (1, 2):
+            dataset.level, dataset.make = level, lambda number: number
+            plain(loader)
+    found = [str(warning.message) for warning in told if "workers that persist" in str(warning.message)]
+    assert len(found) == (there == "processes that persist")
+    assert all("(level, make) does not reach them" in text for text in found)

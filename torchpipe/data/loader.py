@@ -25,6 +25,7 @@ from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
+from torchpipe.data.nodes import attributes_of, changed_since
 from torchpipe.data.order.between_epochs import (
     Carried,
     between_epochs,
@@ -72,6 +73,7 @@ from torchpipe.node.describe import describe_bound
 from torchpipe.node.identity import Identity, identity_of_data
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.opaque_warnings import OpaqueWarnings
+from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
@@ -233,6 +235,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
+        self._given: list[Any] = []  # the attributes that its dataset had when they began
         self._shared: ObjectTracker | None = None  # a dataset that threads share, as the epoch before found it
         self._carried = Carried()
         self._last_samplers = Samplers(self._present_sampler, self.generator, keeps_seed=self.persistent_workers)
@@ -673,6 +676,19 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if ranks is not None:
             ranks.close()
 
+    def _keep_pool(self, pool: Any) -> None:
+        """Let workers persist, with the dataset as it was when they began, and say what does not reach them."""
+        if self._pool is not pool:
+            self._pool, self._given = pool, attributes_of(self._plain_dataset())
+        elif not self._reads_here and (unheard := changed_since(self._given)):
+            self._given = []  # told
+            warn_user(
+                "workers that persist have the dataset as it was when they began: what has been set since then "
+                f"({', '.join(unheard):.200}) does not reach them. Tell them by a tensor in shared memory, or leave "
+                "persistent_workers=False",
+                UserWarning,
+            )
+
     def _end_workers(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -697,7 +713,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_shared", "_ranks", "_observed", "driver", "_windows")))
+        kept.update(dict.fromkeys(("_pool", "_given", "_shared", "_ranks", "_observed", "driver", "_windows")))
         return kept
 
     def __copy__(self) -> Self:

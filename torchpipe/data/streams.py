@@ -55,7 +55,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     if service is None:
         service = _service(loader, dataset, shards, workers, seed)
     if keeps:
-        loader._pool = service
+        loader._keep_pool(service)
     loader._carried = replace(loader._carried, base_seed=seed)
     service.measuring = loader.measuring
     # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch

@@ -174,7 +174,7 @@ class Handed(Generic[T]):
             raise StateMismatchError(
                 f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}, after {delivered} "
                 "batches: an epoch would be left out, or trained twice. Lightning leaves one out under max_steps, from "
-                "a checkpoint of an epoch's end: resume with max_epochs in the place of max_steps, or from a checkpoint "
+                "a checkpoint of an epoch's end: resume with max_epochs in the place of max_steps, or from one "
                 "that was taken by steps. If these are of two checkpoints, load both from the same one"
             )
         if isinstance(loader, DataLoader):  # its generators go on as in the run that ended this epoch, or gave it up

@@ -85,8 +85,8 @@ class ExactDataLoader(BaseDataLoader):
                 yield batch
         if not given:
             warn_user(
-                f"this pass has no batch: the state that was loaded is of the end of one (epochs={epochs}). The next pass "
-                "is a whole one: for validation, load no state, or iterate the loader once before",
+                f"this pass has no batch: the state that was loaded is of the end of one (epochs={epochs}). The next "
+                "pass is a whole one: for validation, load no state, or iterate the loader once before",
                 UserWarning,
             )
 
