@@ -42,7 +42,7 @@ __all__ = [
     "batch_graph",
     "check_ranks",
     "saved_shards",
-    "told_by",
+    "dataset_begin",
 ]
 
 
@@ -264,7 +264,7 @@ def saved_shards(saved: dict[str, Any] | None) -> tuple[int, bool] | None:
     return shards, saved.get("workers") is True
 
 
-def told_by(dataset: Any, key: tuple[int, int, int]) -> list[dict[str, Any]] | None:
+def dataset_begin(dataset: Any, key: tuple[int, int, int]) -> list[dict[str, Any]] | None:
     """The state of a dataset that a single shard is going to read here: with the global random states that it is going
     to see, which may be part of it. None: before its first ``iter()``, it may have none to tell.
     """
@@ -329,17 +329,17 @@ class IterableBatches(StreamHanding, Batches):
             position["ranks"] = self._ranks
         if self.number:
             return position
-        begins = self._begins if self._here is None else self._told()
+        begins = self._begins if self._here is None else self._begin_now()
         return position if begins is None else position | {"begins": begins}
 
     def fill(self) -> list[Any]:
         if self._here is not None:
-            self._begins = self._told()
+            self._begins = self._begin_now()
             self._here = None
         return super().fill()
 
-    def _told(self) -> list[dict[str, Any]] | None:
-        return told_by(self._here, (self._seed, self._start.epoch, self._start.rank))
+    def _begin_now(self) -> list[dict[str, Any]] | None:
+        return dataset_begin(self._here, (self._seed, self._start.epoch, self._start.rank))
 
     @property
     def processes(self) -> list[Any]:

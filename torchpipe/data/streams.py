@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data import processes, threads
-from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards, told_by
+from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards, dataset_begin
 from torchpipe.data.nodes import InitWorker
 from torchpipe.data.order.between_epochs import lanes_now, start_at
 from torchpipe.data.order.samplers import load_into
@@ -136,7 +136,7 @@ def since_loaded(loader: DataLoader[Any], loaded: Position) -> Position:
         return loaded
     batches = batches | {"stream": Rotation((start_at(now),), (0,), 0).to_state()}
     if "begins" in batches:
-        told = told_by(dataset, (batches["seed"], loaded.epoch, rank_and_ranks(dataset)[0]))
+        told = dataset_begin(dataset, (batches["seed"], loaded.epoch, rank_and_ranks(dataset)[0]))
         batches = batches | {"begins": told or batches["begins"]}
     return replace(loaded, batches=batches)
 

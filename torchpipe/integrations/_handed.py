@@ -87,7 +87,7 @@ class Handed(Generic[T]):
         looks_ahead = self._unused_now is not None and not self.counts
         while True:
             if looks_ahead:
-                self._before = self._standing()
+                self._before = self._private_state()
             try:
                 batch = next(batches)
             except StopIteration:
@@ -158,7 +158,7 @@ class Handed(Generic[T]):
         self._leave()
         if self.counts_epochs:
             loader._epochs.tell_of_two_ways()
-        self._entry = self._standing()
+        self._entry = self._private_state()
         wanted, saved = self._epoch, self._loaded
         epoch, delivered = (0, 0) if saved is None else (saved["epoch"], saved["delivered"])
         if saved is not None and (
@@ -206,7 +206,7 @@ class Handed(Generic[T]):
             state = self._before
         return shared(self.loader, state)
 
-    def _standing(self) -> dict[str, Any]:
+    def _private_state(self) -> dict[str, Any]:
         """The loader's state, for this alone."""
         with self.loader._epochs.beside():
             return own_state(self.loader)
@@ -214,7 +214,7 @@ class Handed(Generic[T]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on from there. Raises: as the loader's ``load_state_dict``."""
         self.loader.load_state_dict(own_part(self.loader, state_dict))
-        self._loaded = self._standing()
+        self._loaded = self._private_state()
         self._epoch = self._entry = self._before = None
         self._taken, self._ended = 0, False
 
