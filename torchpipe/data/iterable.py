@@ -41,8 +41,8 @@ __all__ = [
     "WorkersOwn",
     "batch_graph",
     "check_ranks",
-    "saved_shards",
     "dataset_begin",
+    "saved_shards",
 ]
 
 

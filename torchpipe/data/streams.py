@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data import processes, threads
-from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards, dataset_begin
+from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, dataset_begin, saved_shards
 from torchpipe.data.nodes import InitWorker
 from torchpipe.data.order.between_epochs import lanes_now, start_at
 from torchpipe.data.order.samplers import load_into
