@@ -7,13 +7,16 @@ import random
 import warnings
 import weakref
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from tests.data.datasets import Lines
 from torchpipe import DataLoader, DataLoader2
+from torchpipe.errors import StateMismatchError
 from torchpipe.integrations._handed import Counted, Handed
 from torchpipe.iter import IterableWrapper
 
@@ -174,3 +177,67 @@ def test_L6_who_made_the_function_ends_with_the_last_reference() -> None:
         assert reference() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("kind", sorted(LOADERS.keys() - {"graph", "rollover"}))  # of which the length is known
+def test_L1_a_run_that_asks_for_no_end_is_followed_by_another_one_all_the_same(kind: str) -> None:
+    def run(asks: bool) -> list[list[int]]:
+        torch.manual_seed(0)
+        data: Handed[Any] = Handed(LOADERS[kind]())
+        found = []
+        for _ in range(2):
+            data.restart()
+            for epoch in range(2):
+                data.set_epoch(epoch)
+                batches = iter(data)
+                found += [list(map(int, batch)) for batch in (batches if asks else islice(batches, len(data)))]
+            data.shutdown()
+        return found
+
+    with torch.random.fork_rng(devices=[]):
+        assert run(asks=False) == run(asks=True)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("begins", [False, True])
+def test_L7_an_epoch_that_a_trainer_would_leave_out_is_refused(kind: str, begins: bool) -> None:
+    data: Handed[Any] = Handed(LOADERS[kind]())
+    data.set_epoch(0)
+    list(data)
+    state, data = data.state_dict(), Handed(LOADERS[kind]())
+    data.load_state_dict(state)
+    if begins:  # as trainers do that take a batch before they know the epoch
+        batches = iter(data)
+        data.set_epoch(1)
+        del batches
+    data.set_epoch(2)
+    with pytest.raises(StateMismatchError, match=r"begins epoch 2, .* an epoch would be left out"):
+        next(iter(data))
+    data.set_epoch(1)
+    assert list(data)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("kind", ["graph", "generator", "iterable"])
+def test_L7_a_state_behind_a_loop_that_was_left_is_told_of_if_it_was_saved(
+    kind: str, saves: bool, held: bool, ahead: int
+) -> None:
+    """``ahead``: batches that the trainer has taken and not trained on, if the loader has no length that counts."""
+    data: Counted[Any] = Counted(
+        DataLoader(Lines(8), 2) if kind == "iterable" else LOADERS[kind](), unused=lambda: ahead
+    )
+    for _ in range(2):
+        stream: Any = iter(data)
+        for _ in range(1 + (ahead and not data.counts)):
+            next(stream)
+        if saves:
+            data.state_dict()
+        if not held:
+            stream = None
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            next(iter(data))
+        assert {"let go of its iterator" in str(warning.message) for warning in told} == ({True} if saves else set())
+        data.set_epoch(data.epoch)

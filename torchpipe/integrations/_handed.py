@@ -87,7 +87,7 @@ class Handed(Generic[T]):
         looks_ahead = self._unused_now is not None and not self.counts
         while True:
             if looks_ahead:
-                self._before = own_state(self.loader)
+                self._before = self._private_state()
             try:
                 batch = next(batches)
             except StopIteration:
@@ -157,8 +157,8 @@ class Handed(Generic[T]):
         loader = self.loader
         self._leave()
         if self.counts_epochs:
-            loader._epochs.tell_of_two_ways("batches")
-        self._entry = own_state(loader)
+            loader._epochs.tell_of_two_ways()
+        self._entry = self._private_state()
         wanted, saved = self._epoch, self._loaded
         epoch, delivered = (0, 0) if saved is None else (saved["epoch"], saved["delivered"])
         if saved is not None and (
@@ -170,10 +170,12 @@ class Handed(Generic[T]):
                 loader.set_epoch(wanted)
             self._first = delivered
             return iter(loader)
-        if wanted != epoch + 1:
+        if wanted != epoch + 1 or not delivered:
             raise StateMismatchError(
-                f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}: are they of two "
-                "checkpoints? Load both from the same one, or begin a new run without the loader's state"
+                f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}, after {delivered} "
+                "batches: an epoch would be left out, or trained twice. Lightning leaves one out under max_steps, from "
+                "a checkpoint of an epoch's end: resume with max_epochs in the place of max_steps, or from one "
+                "that was taken by steps. If these are of two checkpoints, load both from the same one"
             )
         if isinstance(loader, DataLoader):  # its generators go on as in the run that ended this epoch, or gave it up
             rest = iter(loader)
@@ -199,14 +201,20 @@ class Handed(Generic[T]):
         On several ranks a collective, unless it is a DataLoader whose state is the same on all: all ranks call it, or
         none.
         """
+        state = own_state(self.loader)
         if self._before is not None and self._taken and self._unused():
-            return shared(self.loader, self._before)
-        return shared(self.loader, own_state(self.loader))
+            state = self._before
+        return shared(self.loader, state)
+
+    def _private_state(self) -> dict[str, Any]:
+        """The loader's state, for this alone."""
+        with self.loader._epochs.beside():
+            return own_state(self.loader)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on from there. Raises: as the loader's ``load_state_dict``."""
         self.loader.load_state_dict(own_part(self.loader, state_dict))
-        self._loaded = own_state(self.loader)
+        self._loaded = self._private_state()
         self._epoch = self._entry = self._before = None
         self._taken, self._ended = 0, False
 
@@ -215,9 +223,12 @@ class Handed(Generic[T]):
         self._epoch = None
 
     def shutdown(self) -> None:
-        """End the loader's processes and threads, if it has been made. Idempotent."""
+        """End the loader's processes and threads, if it has been made, and the pass if it is at its end. Idempotent."""
         if self._made is not None:
-            self._made.shutdown()
+            try:
+                self._find_end()
+            finally:
+                self._made.shutdown()
 
 
 class Counted(Handed[T]):

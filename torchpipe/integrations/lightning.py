@@ -31,7 +31,7 @@ class ExactResume(Callback):
     were trained on, on every rank; it is one for all ranks, so that rank 0's checkpoint is enough.
 
     Raises: TypeError for what is no loader of torchpipe's; RuntimeError if ``fit()`` is given another loader;
-    StateMismatchError where Lightning would leave out the epoch that comes, if its length is known.
+    StateMismatchError where Lightning would leave out the epoch that comes.
     """
 
     def __init__(self, loader: LoaderOrMaker[Any]) -> None:

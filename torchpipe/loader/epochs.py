@@ -7,7 +7,8 @@ epoch. The machine knows neither the loader nor its iterators, which both hold i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -182,7 +183,7 @@ class Epochs(Generic[P]):
 
     def next(self, things: str) -> Fresh | Loaded[P]:
         """The start of this ``iter()``."""
-        self.tell_of_two_ways(things)
+        self.tell_of_two_ways()
         left, coming, form = self.left, self.coming, self.form
         saved, self._saved = self._saved, None
         counted = isinstance(form, Live | Parked) and coming is form.after and coming.announced and form.numbered
@@ -191,11 +192,11 @@ class Epochs(Generic[P]):
             _warn_of_a_look(left.epoch, things)
         return coming
 
-    def tell_of_two_ways(self, things: str) -> None:
+    def tell_of_two_ways(self) -> None:
         """Warn if a state was saved that goes another way than the next ``iter()``."""
         left, coming = self.left, self.coming
         if left is not None and self._saved == (left.epoch, left.delivered) and isinstance(coming, Fresh):
-            _warn_of_two_ways(left.epoch, left.delivered, coming.epoch, things)
+            _warn_of_two_ways(left.epoch, coming.epoch)
 
     def begin(
         self, work: Callable[[], AtWork[P] | None], holder: Callable[[], object], before: Fresh | Loaded[P]
@@ -268,6 +269,15 @@ class Epochs(Generic[P]):
             if self.form is form:  # else it has ended meanwhile, in another thread
                 return position
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """A state that is made meanwhile is nobody's to resume from."""
+        saved = self._saved
+        try:
+            yield
+        finally:
+            self._saved = saved
+
     def note_saved(self, position: EpochPosition) -> None:
         """A state of ``position``, or of an iterator that stands there, was handed out."""
         if isinstance(self.form, Live | Parked):
@@ -281,12 +291,12 @@ def _refuse(failure: Exception) -> NoReturn:
     ) from failure
 
 
-def _warn_of_two_ways(epoch: int, delivered: int, coming: int, things: str) -> None:
+def _warn_of_two_ways(epoch: int, coming: int) -> None:
     warn_user(
-        f"a state was saved where the loop over epoch {epoch} was left (break, islice), after {delivered} {things}. A "
-        f"run that is resumed from it goes on with the rest of epoch {epoch}; this run begins epoch {coming}. If "
-        "epochs are to be cut short, leave the loop, call loader.set_epoch(loader.epoch), and save then: both go on "
-        f"with epoch {coming}",
+        f"a state was saved where the loop over epoch {epoch} was left in its midst (break, islice). A run that is "
+        f"resumed from it goes on with the rest of epoch {epoch}; this run begins epoch {coming}. If epochs are to be "
+        "cut short, leave the loop, let go of its iterator, call loader.set_epoch(loader.epoch), and save then: both "
+        f"go on with epoch {coming}",
         UserWarning,
     )
 
