@@ -329,7 +329,7 @@ class Refusal:
 REFUSALS: list[Refusal] = [
     Refusal(
         what="`worker_seeding=\"torch\"` with `persistent_workers=True`",
-        instead="`worker_seeding=\"batch\"`, the default, goes with both",
+        instead="leave `worker_seeding` unset",
         when=lambda row: row["seeding"] == "torch" and row["persistent"] == "yes",
         error=ValueError,
         text="persistent_workers",
@@ -343,7 +343,7 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`fetch=\"samples\"` with `worker_seeding=\"torch\"`",
-        instead="`worker_seeding=\"batch\"`, the default: then seeds are a sample's",
+        instead="leave `worker_seeding` unset",
         when=lambda row: row["fetch"] == "samples" and row["seeding"] == "torch",
         error=ValueError,
         text="fetch='samples' seeds random numbers for each sample",
@@ -367,7 +367,7 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="worker threads over a dataset with a state of its own",
-        instead="worker processes, each of which has a dataset of its own",
+        instead="worker processes, each of which has its own",
         when=lambda row: row["dataset"] in ("stateful", "iterable, position")
         and ("thread" in row["way"] or (_has_threads(row) and _count(row["way"]) == _count(row["then"]))
              or (_has_threads(row) and is_iterable(row))),
