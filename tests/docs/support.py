@@ -410,17 +410,11 @@ the same code as worker processes.
 
 ## Nodes
 
-Each node was tried at the end of a short chain of others:
-
-| column | what was done |
-|---|---|
-| exact resume | stopped and resumed in process |
-| without replay | the resume makes no item again from the start |
-| workers, one killed | in two worker processes of which one is killed, then in process, then in other workers |
-| other ranks | on two ranks at different positions, then on one |
-| device stage behind | of the `cpu` device, whose engine XLA and CUDA share |
-
-All of it works for each node of these families (number of nodes), but for the table below:
+Each node was tried at the end of a short chain of others: stopped and resumed in process (exact resume), without making
+items again from the start (without replay); in two worker processes of which one is killed, then in process, then in
+other workers; on two ranks at different positions, then on one (other ranks); with a device stage behind it, of the
+`cpu` device, whose engine XLA and CUDA share. All of it works for each node of these families (number of nodes), but
+for the table below:
 """
 
 
@@ -432,10 +426,10 @@ def page() -> str:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         write_files(Path(folder))
         nodes = {family: [try_node(key) for key in keys] for family, keys in families().items()}
-    left = "\n".join(f"| `{name}` | {why} |" for name, why in LEFT_OUT.items())
+    left = ", ".join(f"`{name}`" for name in LEFT_OUT)
     return (
         f"{HEAD}\n{_services_text(laws)}\n{BETWEEN}\n{_nodes_text(nodes)}\n\n"
-        f"Not tried here, but by tests of their own:\n\n| node | why |\n|---|---|\n{left}\n"
+        f"Not tried here, but by tests of their own (`tests/pairs/forms.py` says why): {left}.\n"
     )
 
 
