@@ -398,15 +398,16 @@ def _services_text(tried: dict[str, dict[str, bool | None]]) -> str:
 
 HEAD = """# What works where
 
-`python -m tests.docs.support` finds it by trying, and writes this page; [a test](../tests/docs/test_support.py) compares it.
+`python -m tests.docs.support` finds it by trying, and writes this page; [a test](../tests/docs/test_support.py)
+compares it.
 
 ## Reading services and laws
 
 Each [law](guarantees.md) was tried in one small run of each service (L4: a worker is killed by SIGKILL). It holds:
 """
 BETWEEN = """
-`DistributedReadingService` was run as one rank here; the tests run several ([ranks](ddp.md)). Ray's actors run shards by
-the same code as worker processes.
+`DistributedReadingService` was run as one rank here; the tests run several ([ranks](ddp.md)). Ray's actors run shards
+by the same code as worker processes.
 
 ## Nodes
 

@@ -20,9 +20,10 @@ Limits = Sequence[loader_features.Limit] | Sequence[form_rules.Limit]
 
 
 def _lists(title: str, refusals: Refusals, limits: Limits) -> str:
-    refused = [f"- {refusal.what}: {refusal.instead}" for refusal in refusals]
+    """The text of a refusal says what to do instead: the page need not."""
+    refused = [f"- {refusal.what}" for refusal in refusals]
     inexact = [f"- {limit.what}: {limit.why}" for limit in limits]
-    return "\n".join([f"{title}: **refused**, and what to do instead", "", *refused, "", f"{title}: **not exact**, and why", "", *inexact]) + "\n"
+    return "\n".join([f"{title}, **refused**:", "", *refused, "", f"{title}, **not exact**:", "", *inexact]) + "\n"
 
 
 def _tables() -> str:
