@@ -269,9 +269,9 @@ class Limit:
 
 LIMITS: list[Limit] = [
     Limit(
-        what="random numbers of the process (`random`, numpy, torch) in worker threads, or drawn by a dataset without "
-        "workers in another thread than the main one or, instead, the one that calls `torchpipe.own_random_states()`",
-        why="other threads draw from them too: draw from `get_worker_info().rng`, or use worker processes",
+        what="random numbers of the process (`random`, numpy, torch) in worker threads, or without workers in a thread "
+        "that is neither the main one nor has called `torchpipe.own_random_states()`",
+        why="other threads draw from them too; use `get_worker_info().rng`, or worker processes",
         when=lambda row: row["dataset"] in _DRAWING
         and ("thread" in row["way"] + row["then"] or (row["happens"] == "thread" and row["way"] == "0")),
     ),
@@ -283,7 +283,7 @@ LIMITS: list[Limit] = [
     Limit(
         what="random numbers from a generator that a map-style dataset or a `collate_fn` holds, in worker threads or "
         "with `worker_seeding=\"torch\"`",
-        why="a warning names it: threads share it, and torch's loader leaves it as it is",
+        why="a warning names it",
         when=lambda row: row["dataset"] == "own generators" and (row["seeding"] == "torch" or _has_threads(row)),
     ),
     Limit(
