@@ -26,14 +26,10 @@ def source() -> Any:
     return IterableWrapper(range(6)).sharding_filter()
 
 
-def test_contributing_lists_each_with_its_default() -> None:
+def test_contributing_lists_each() -> None:
     page = (Path(__file__).resolve().parent.parent / "CONTRIBUTING.md").read_text()
-    rows = re.findall(r"^   \| `(\w+)(\(\))?` \| `(.+?)` \|", page, re.MULTILINE)
-    assert [name for name, _, _ in rows] == NAMES
-    node = NodeProtocol()
-    for name, called, default in rows:
-        value = getattr(node, name)
-        assert repr(value() if called else value) == default
+    listed = page.partition("says what each means: ")[2].partition(". ")[0]
+    assert re.findall(r"`(\w+)(?:\(\))?`", listed) == NAMES
 
 
 class Busy(IterDataPipe[Any]):

@@ -372,48 +372,50 @@ def _failing(make: Make) -> bool:
 # --- the page
 
 
-def _nodes_table(tried: dict[str, list[Tried]]) -> str:
-    lines = [f"| family | nodes | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 2) + "|"]
-    reasons: list[str] = []
-    for family, nodes in tried.items():
-        cells = []
-        for column in COLUMNS:
-            works = sum(node.outcome[column] is None for node in nodes)
-            cells.append("all" if works == len(nodes) else f"{works}")
-            reasons += [
-                f"| `{node.key}` | {column} | {node.outcome[column]} |" for node in nodes if node.outcome[column]
-            ]
-        lines.append(f"| {family} | {len(nodes)} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", "| what does not | column | why |", "|---|---|---|", *reasons])
+def _nodes_text(tried: dict[str, list[Tried]]) -> str:
+    """The families with their numbers of nodes, then a table of what does not work."""
+    reasons = [
+        f"| `{node.key}` | {column} | {node.outcome[column]} |"
+        for nodes in tried.values()
+        for column in COLUMNS
+        for node in nodes
+        if node.outcome[column]
+    ]
+    families = ", ".join(f"{family} ({len(nodes)})" for family, nodes in tried.items())
+    return "\n".join([f"{families}.", "", "| what does not | column | why |", "|---|---|---|", *reasons])
 
 
-def _services_table(tried: dict[str, dict[str, bool | None]]) -> str:
-    lines = [f"| | {' | '.join(LAWS)} |", "|---" * (len(LAWS) + 1) + "|"]
+def _services_text(tried: dict[str, dict[str, bool | None]]) -> str:
+    """One line for all services of which the same laws hold."""
+    groups: dict[str, list[str]] = {}
     for name, laws in tried.items():
-        cells = ["-" if laws[law] is None else "yes" if laws[law] else "no" for law in LAWS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        broken = [law for law in LAWS if laws[law] is False]
+        untried = [law for law in LAWS if laws[law] is None]
+        held = f"All but {', '.join(untried)} (no worker to kill)" if untried else "All"
+        groups.setdefault(f"{held}, not {', '.join(broken)}" if broken else held, []).append(name)
+    return "\n".join(f"- {held}: {'; '.join(names)}." for held, names in groups.items())
 
 
 HEAD = """# What works where
 
-Found by trying, not by hand: `python -m tests.docs.support` writes this page, and
-[a test](../tests/docs/test_support.py) compares it.
+`python -m tests.docs.support` finds it by trying, and writes this page; [a test](../tests/docs/test_support.py)
+compares it.
 
 ## Reading services and laws
 
-Each cell is one small run. L4: a worker is killed by SIGKILL; `-`: there is none to kill.
-[What the laws say](guarantees.md).
+Each [law](guarantees.md) was tried in one small run of each service (L4: a worker is killed by SIGKILL). It holds:
 """
 BETWEEN = """
-`DistributedReadingService` was run as one rank here; the tests run several ([ranks](ddp.md)).
+`DistributedReadingService` was run as one rank here; the tests run several ([ranks](ddp.md)). Ray's actors run shards
+by the same code as worker processes.
 
 ## Nodes
 
-Each node, at the end of a short chain of others: stopped and resumed in process; in two worker processes of which one
-is killed, then in process, then in other workers; on two ranks at different positions, then on one; with a device stage
-behind it (of the `cpu` device, whose engine XLA and CUDA share). Ray's actors run shards by the
-same code as worker processes. Numbers count nodes that work; the rest is below, with the reason.
+Each node was tried at the end of a short chain of others: stopped and resumed in process (exact resume), without making
+items again from the start (without replay); in two worker processes of which one is killed, then in process, then in
+other workers; on two ranks at different positions, then on one (other ranks); with a device stage behind it, of the
+`cpu` device, whose engine XLA and CUDA share. All of it works for each node of these families (number of nodes), but
+for the table below:
 """
 
 
@@ -425,10 +427,10 @@ def page() -> str:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         write_files(Path(folder))
         nodes = {family: [try_node(key) for key in keys] for family, keys in families().items()}
-    left = "\n".join(f"| `{name}` | {why} |" for name, why in LEFT_OUT.items())
+    left = ", ".join(f"`{name}`" for name in LEFT_OUT)
     return (
-        f"{HEAD}\n{_services_table(laws)}\n{BETWEEN}\n{_nodes_table(nodes)}\n\n"
-        f"Not tried here, but by tests of their own:\n\n| node | why |\n|---|---|\n{left}\n"
+        f"{HEAD}\n{_services_text(laws)}\n{BETWEEN}\n{_nodes_text(nodes)}\n\n"
+        f"Not tried here, but by tests of their own (`tests/pairs/forms.py` says why): {left}.\n"
     )
 
 

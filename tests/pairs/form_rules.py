@@ -73,7 +73,6 @@ class Refusal:
     """A chain of which this holds is refused with such an error; if not ``always``, it depends on the items."""
 
     what: str
-    instead: str
     when: Callable[[Chain], bool]
     example: str
     error: type[Exception]
@@ -84,7 +83,6 @@ class Refusal:
 REFUSALS: list[Refusal] = [
     Refusal(
         what="two sharding points on one path",
-        instead="keep the one that stands nearer to the source",
         when=lambda chain: len(_places(chain, "shards")) > 1,
         example="IterableWrapper:0 | sharding_filter:0 | sharding_filter:0",
         error=GraphError,
@@ -92,7 +90,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`random_split` behind what has another order in each epoch (`shuffle`, `mix` ...) or a sharding point",
-        instead="split first, and put it behind each part",
         when=lambda chain: any(_behind(chain, trait, "splits") for trait in ("seeded", "shards")),
         example="IterableWrapper:0 | shuffle:0 | random_split:0",
         error=GraphError,
@@ -100,7 +97,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`cycle`, `cache` and other nodes that read their input twice, behind `sharding_round_robin_dispatch`",
-        instead="put them before it: what is dispatched comes once an epoch",
         when=lambda chain: _behind(chain, "dispatches", "rereads") or _behind(chain, "dispatches", "caches"),
         example="IterableWrapper:0 | sharding_round_robin_dispatch:0 | cache/folder:0",
         error=GraphError,
@@ -109,7 +105,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`cache` behind `to_device`",
-        instead="put it before",
         when=lambda chain: _behind(chain, "main", "caches"),
         example="IterableWrapper:0 | to_device:0 | cache:0",
         error=GraphError,
@@ -117,7 +112,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`cycle` and other nodes that read their input twice, behind `to_device`",
-        instead="put it before",
         when=lambda chain: _behind(chain, "main", "rereads"),
         example="IterableWrapper:0 | to_device:0 | cycle:0",
         error=GraphError,
@@ -126,7 +120,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`on_error(\"skip\")` behind `cache` alone",
-        instead="put one before `cache` as well",
         when=lambda chain: _behind(chain, "caches", "skips"),
         example="PathList:0 | open_files:0 | map/content:0 | cache:0 | on_error/bad items:0",
         error=GraphError,
@@ -135,7 +128,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`to_map_datapipe` behind a sharding point",
-        instead="divide behind it",
         when=lambda chain: _behind(chain, "shards", "collects"),
         example="IterableWrapper:0 | sharding_filter:0 | enumerate:0 | to_map_datapipe:0 | to_iter_datapipe:0",
         error=GraphError,
@@ -143,7 +135,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="a sharding point behind `to_device`",
-        instead="divide before it",
         when=lambda chain: _behind(chain, "main", "shards"),
         example="IterableWrapper:0 | to_device:0 | sharding_filter:0",
         error=GraphError,
@@ -151,7 +142,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="branches (`fork`, `demux`, `unzip` ...), if some are moved to a device before they meet",
-        instead="join them before that",
         when=_moves_branches,
         example="IterableWrapper:0 | fork:0 | to_device:0",
         error=GraphError,
@@ -159,7 +149,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="an item with an open stream that is held while a state is taken",
-        instead="read the stream first, or put the node before the one that opens it",
         when=lambda chain: any(kind.startswith("open ") for kind in kinds_of(chain)),
         example="PathList:0 | to_device:0 | open_files:0 | mux:0 | map/content:0",
         error=StateError,
@@ -168,7 +157,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="open streams that have to leave a worker process",
-        instead="read them before `to_device`",
         when=lambda chain: any(kinds_of(chain)[place].startswith("open ") for place in _places(chain, "main")),
         example="PathList:0 | open_files:0 | to_device:0 | map/content:0",
         error=NotSerializableError,
@@ -177,7 +165,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`mix(stop=\"restart\")` behind `sharding_round_robin_dispatch`",
-        instead="mix before it",
         when=lambda chain: _behind(chain, "dispatches", "seeded") and ("mix", 2) in chain,
         example="IterableWrapper:0 | sharding_round_robin_dispatch:0 | mix:2",
         error=GraphError,
@@ -186,7 +173,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="open streams that are held behind `cycle`, beyond the end of a round",
-        instead="read them before",
         when=lambda chain: any(kind.startswith("open ") for kind in kinds_of(chain)) and _names(chain, "cycle"),
         example="PathList:0 | open_files:0 | cycle:0 | shuffle:0 | map/content:0",
         error=ValueError,
@@ -195,7 +181,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`to_map_datapipe` behind a wrong `set_length`",
-        instead="give the true length",
         when=lambda chain: _names(chain, "set_length") and bool(_places(chain, "collects")),
         example="IterableWrapper:0 | set_length:2 | enumerate:0 | to_map_datapipe:0 | to_iter_datapipe:0",
         error=IndexError,
@@ -204,7 +189,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`rebatch` behind batches of several classes",
-        instead="make all of one class, by `wrapper_class=`",
         when=lambda chain: _names(chain, "rebatch"),
         example="SequenceWrapper:0 | map-style batch:0 | to_iter_datapipe:0 | mix:0 | rebatch:2",
         error=TypeError,
@@ -213,7 +197,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="`mix` with an input that has no item (in some shard)",
-        instead="use fewer shards, or mix first and divide then",
         when=lambda chain: _names(chain, "mix"),
         example="IterableWrapper:0 | sharding_filter:0 | batch:3 | skip:3 | mix:0",
         error=RuntimeError,

@@ -269,9 +269,9 @@ class Limit:
 
 LIMITS: list[Limit] = [
     Limit(
-        what="random numbers of the process (`random`, numpy, torch) in worker threads, or drawn by a dataset without "
-        "workers in another thread than the main one or, instead, the one that calls `torchpipe.own_random_states()`",
-        why="other threads draw from them too: draw from `get_worker_info().rng`, or use worker processes",
+        what="random numbers of the process (`random`, numpy, torch) in worker threads, or without workers in a thread "
+        "that is neither the main one nor has called `torchpipe.own_random_states()`",
+        why="other threads draw from them too; use `get_worker_info().rng`, or worker processes",
         when=lambda row: row["dataset"] in _DRAWING
         and ("thread" in row["way"] + row["then"] or (row["happens"] == "thread" and row["way"] == "0")),
     ),
@@ -283,7 +283,7 @@ LIMITS: list[Limit] = [
     Limit(
         what="random numbers from a generator that a map-style dataset or a `collate_fn` holds, in worker threads or "
         "with `worker_seeding=\"torch\"`",
-        why="a warning names it: threads share it, and torch's loader leaves it as it is",
+        why="a warning names it",
         when=lambda row: row["dataset"] == "own generators" and (row["seeding"] == "torch" or _has_threads(row)),
     ),
     Limit(
@@ -320,7 +320,6 @@ class Refusal:
     """``when`` a row has this, it is refused: with ``error``, by ``where`` (made, iterated, loaded)."""
 
     what: str
-    instead: str
     when: Callable[[Row], bool]
     error: type[Exception]
     text: str
@@ -329,28 +328,24 @@ class Refusal:
 REFUSALS: list[Refusal] = [
     Refusal(
         what="`worker_seeding=\"torch\"` with `persistent_workers=True`",
-        instead="`worker_seeding=\"batch\"`, the default, goes with both",
         when=lambda row: row["seeding"] == "torch" and row["persistent"] == "yes",
         error=ValueError,
         text="persistent_workers",
     ),
     Refusal(
         what="worker threads with `worker_seeding=\"torch\"`",
-        instead="draw from `get_worker_info().rng`, which is seeded for each batch",
         when=lambda row: row["seeding"] == "torch" and _has_threads(row),
         error=ValueError,
         text="worker_method='thread'",
     ),
     Refusal(
         what="`fetch=\"samples\"` with `worker_seeding=\"torch\"`",
-        instead="`worker_seeding=\"batch\"`, the default: then seeds are a sample's",
         when=lambda row: row["fetch"] == "samples" and row["seeding"] == "torch",
         error=ValueError,
         text="fetch='samples' seeds random numbers for each sample",
     ),
     Refusal(
         what="`fetch=\"samples\"` with `autotune`",
-        instead="give the number of workers",
         when=lambda row: row["fetch"] == "samples"
         and "one core" in row["way"] + (row["then"] if _resumes(row) else ""),
         error=ValueError,
@@ -359,7 +354,6 @@ REFUSALS: list[Refusal] = [
     Refusal(
         what="`fetch=\"samples\"` with an iterable dataset, with `batch_size=None`, or with a dataset that has "
         "`__getitems__` or a state of its own",
-        instead="`fetch=\"batches\"`, the default",
         when=lambda row: row["fetch"] == "samples"
         and (is_iterable(row) or row["batch"] == "none" or row["dataset"] in ("by many", "stateful")),
         error=ValueError,
@@ -367,7 +361,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="worker threads over a dataset with a state of its own",
-        instead="worker processes, each of which has a dataset of its own",
         when=lambda row: row["dataset"] in ("stateful", "iterable, position")
         and ("thread" in row["way"] or (_has_threads(row) and _count(row["way"]) == _count(row["then"]))
              or (_has_threads(row) and is_iterable(row))),
@@ -376,21 +369,18 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="worker threads over an iterable dataset that holds a random generator",
-        instead="draw from `get_worker_info().rng`, or use worker processes",
         when=lambda row: row["dataset"] == "iterable, generator" and _has_threads(row),
         error=ValueError,
         text="has a random generator",
     ),
     Refusal(
         what="worker threads over a graph that dispatches",
-        instead="worker processes",
         when=lambda row: row["dataset"] == "graph, dispatched" and _has_threads(row),
         error=ValueError,
         text="worker_method='thread' cannot run a graph",
     ),
     Refusal(
         what="fewer worker threads than an iterable dataset was divided among, with `worker_init_fn`",
-        instead="load the state with as many threads",
         when=lambda row: is_iterable(row) and "thread" in row["then"] and _resumes(row)
         and _count(row["way"]) > _count(row["then"]) and (row["init"] == "tells" or row["dataset"] == "iterable, init"),
         error=ValueError,
@@ -398,7 +388,6 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal(
         what="a map-style dataset with a state, or `worker_seeding=\"torch\"`, resumed under another number of workers",
-        instead="load the state with as many workers",
         when=lambda row: _resumes(row) and not is_iterable(row) and _count(row["way"]) != _count(row["then"])
         and (row["dataset"] == "stateful" or row["seeding"] == "torch"),
         error=StateError,

@@ -1,4 +1,4 @@
-"""The tables of combinations that are refused, or not exact, in docs/guarantees.md: made from the registries here.
+"""The lists of combinations that are refused, or not exact, in docs/guarantees.md: made from the registries here.
 
 python -m tests.pairs.tables        writes it anew
 """
@@ -19,17 +19,18 @@ Refusals = Sequence[loader_features.Refusal] | Sequence[form_rules.Refusal]
 Limits = Sequence[loader_features.Limit] | Sequence[form_rules.Limit]
 
 
-def _table(title: str, refusals: Refusals, limits: Limits) -> str:
-    refused = [f"| {refusal.what} | refused: {refusal.instead} |" for refusal in refusals]
-    inexact = [f"| {limit.what} | not exact: {limit.why} |" for limit in limits]
-    return "\n".join([f"| {title} | |", "|---|---|", *refused, *inexact]) + "\n"
+def _lists(title: str, refusals: Refusals, limits: Limits) -> str:
+    """The text of a refusal says what to do instead: the page need not."""
+    refused = [f"- {refusal.what}" for refusal in refusals]
+    inexact = [f"- {limit.what}: {limit.why}" for limit in limits]
+    return "\n".join([f"{title}, **refused**:", "", *refused, "", f"{title}, **not exact**:", "", *inexact]) + "\n"
 
 
 def _tables() -> str:
     return "\n".join(
         [
-            _table("of a `DataLoader`", loader_features.REFUSALS, loader_features.LIMITS),
-            _table("of nodes in a graph", form_rules.REFUSALS, form_rules.LIMITS),
+            _lists("Of a `DataLoader`", loader_features.REFUSALS, loader_features.LIMITS),
+            _lists("Of nodes in a graph", form_rules.REFUSALS, form_rules.LIMITS),
         ]
     )
 

@@ -18,7 +18,6 @@ def _has_samples(chain: Any) -> bool:
 REFUSALS: list[dict[str, Any]] = [
     {
         "what": "a sharding point or a shuffle between the node that reads archives and `webdataset`",
-        "instead": "put it before the archives are read, or behind `webdataset`",
         "when": lambda chain: _has_samples(chain) and bool(_ARCHIVES & {key for key, _ in chain}),
         "example": "PathList/tar:0 | open_files:0 | load_from_tar:0 | read_from_stream:0 | shuffle:0 | webdataset:0",
         "error": GraphError,
@@ -27,7 +26,6 @@ REFUSALS: list[dict[str, Any]] = [
     },
     {
         "what": "`webdataset` over files that come twice one behind the other",
-        "instead": "repeat samples, not files",
         "when": _has_samples,
         "example": "PathList:0 | repeat:0 | open_files:0 | read_from_stream:0 | webdataset:0",
         "error": ValueError,
