@@ -205,7 +205,7 @@ class _SequenceIterator(ByIndex[T]):
 
     @property
     def position(self) -> int:
-        """As ``_rest`` knows it, if there is one."""
+        """Items up to the last one yielded, those left out included."""
         if self._rest is not None:
             taken = self._rest_length - self._rest.__length_hint__()
             if taken:
