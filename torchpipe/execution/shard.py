@@ -25,7 +25,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.failures import add_position
 from torchpipe.node.graph_pass import GraphPass
 from torchpipe.node.host import Host
-from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
+from torchpipe.node.iterator import MayReplay, NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.opaque_warnings import OpaqueItemFinder
 from torchpipe.node.tolerance import forget
 from torchpipe.node.traits import (
@@ -425,8 +425,8 @@ class Shard:
                 f"was handed out, so nothing says what is left. {_CAUSES}"
             )
 
-    def _replays(self) -> list[NodeIterator[Any]]:
-        return [] if self._context is None else list(self._context.shared.replays)
+    def _replays(self) -> list[MayReplay[Any]]:
+        return [] if self._context is None else self._context.shared.replaying()
 
     def _state_now(self, last: Any = _NOT_KNOWN) -> dict[str, Any] | None:
         random_state = None if self._random is None else self._random.state_dict()

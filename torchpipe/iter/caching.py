@@ -31,7 +31,7 @@ from torchpipe.node.content_digest import Unseen, describe_content
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.graph_index import GraphIndex
-from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
+from torchpipe.node.iterator import MayReplay, refusing_misfits, stored_count
 from torchpipe.node.traits import node_name, walk
 from torchpipe.node.validate import check_count, check_seconds
 from torchpipe.randomness.global_random import GlobalRandom
@@ -215,7 +215,7 @@ _contents: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of nodes: descri
 _SEED, _ROUND = 0, 0xCAC4E  # of the one pass that is kept: no run's and no epoch's
 
 
-class _CacheIterator(NodeIterator[T]):
+class _CacheIterator(MayReplay[T]):
     node: Cacher[T]
 
     def __init__(self, node: Cacher[T], context: Context, source: IterDataPipe[Any]) -> None:
@@ -462,7 +462,7 @@ class _Making:
 
     def _position(self, made: int) -> tuple[bytes, int]:
         """The input's position, and the number of items that going there makes again."""
-        replays = self._context.shared.replays
+        replays = self._context.shared.replaying()
         random = self._random.state_dict()
         count = self._count + made
         try:

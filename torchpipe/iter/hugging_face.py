@@ -26,7 +26,7 @@ from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pieces import StreamPieces
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
+from torchpipe.node.iterator import MayReplay, NodeIterator, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import node_name
 from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count
@@ -142,7 +142,7 @@ class _Mark:
     random: Any
 
 
-class _StreamIterator(NodeIterator[Any]):
+class _StreamIterator(MayReplay[Any]):
     """State: the stream's own from up to ``2 * _MARK_EVERY`` rows before, and what tells the rows since then."""
 
     node: HuggingFaceReader

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from torchpipe.errors import GraphError
 from torchpipe.formats.storage.streams import StreamWrapper, close_stream
@@ -226,7 +226,7 @@ class _CacheIterator(ExpandingIterator[str]):
             world_size=1,
             substitutes={**self.context.substitutes, id(holder): lambda inner: _OneItem(holder, inner, item)},
             host=replace(self.context.host, threads=False),
-            shared=replace(self.context.shared, replays=WeakKeyDictionary(), passes={}),
+            shared=replace(self.context.shared, replays=WeakValueDictionary(), passes={}),
         )
         names: list[str] = []
         with (

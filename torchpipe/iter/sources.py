@@ -23,7 +23,7 @@ from torchpipe.indexed.keys import KeysIterator, check_keys
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.generator_seeding import SeededGenerators
-from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
+from torchpipe.node.iterator import MayReplay, NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import private_copy
@@ -230,7 +230,7 @@ class _SequenceIterator(ByIndex[T]):
             yield read(index)
 
 
-class _IterableIterator(NodeIterator[T]):
+class _IterableIterator(MayReplay[T]):
     """Goes to a position by the state of the iterator, else by that of the iterable, else by replay."""
 
     node: IterableWrapper[T]

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from torchpipe.node.ownership import Keeper
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import StreamKey
 
 if TYPE_CHECKING:
-    from torchpipe.node.iterator import NodeIterator
+    from torchpipe.node.iterator import MayReplay
     from torchpipe.node.pass_engine import PassEngine
 
 __all__ = ["GraphPass", "RandomBefore"]
@@ -75,8 +75,8 @@ class GraphPass:
     assumed: Mapping[int, Any] = field(
         default_factory=dict
     )  # node_id -> assumption(), of what is replayed from its start
-    # Those that may make items again to resume: it does not hold them, so that one which nobody has ends at once
-    replays: WeakKeyDictionary[NodeIterator[Any], None] = field(default_factory=WeakKeyDictionary)
+    # By their ids, those that may make items again: it does not hold them, so that one which nobody has ends at once
+    replays: WeakValueDictionary[int, MayReplay[Any]] = field(default_factory=WeakValueDictionary)
     restoring: list[object] = field(default_factory=list)  # not empty while items are made again
     noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
     keepers: list[Keeper] = field(default_factory=list)  # in strict mode
@@ -86,6 +86,10 @@ class GraphPass:
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
     _loading: dict[int, list[Following]] = field(default_factory=dict)  # thread -> what follows its load
+
+    def replaying(self) -> list[MayReplay[Any]]:
+        """Those that may make items again to resume, as of now: other threads open and close such passes."""
+        return [item for reference in self.replays.valuerefs() if (item := reference()) is not None]
 
     @contextmanager
     def loading(self) -> Iterator[list[Following]]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torchpipe.node.traits import DataPipe
 
 __all__ = [
+    "MayReplay",
     "NodeIterator",
     "Positions",
     "StreamOver",
@@ -80,12 +81,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     property. Its :meth:`get_state` then saves them by :meth:`kept_items`, and the strict mode looks after them.
     """
 
-    to_replay: ClassVar[Any] = None
-    """Of a pass that may have to make items again to resume: a method, which gives its name and the number of items
-    that would be made again to resume here. They are announced when a state is loaded.
-    """
-
-    replayed = False  # True if it has no state: a replay alone tells what it drew from global random states
     exact_after_error = False  # may be a property
     untimed = False  # True if what it does is the work of others: waiting for a thread, or for processes
 
@@ -102,8 +97,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         within = context if len(inputs) < 2 else context.for_inputs_of(node)
         self.inputs: tuple[NodeIterator[Any], ...] = tuple(within.iterate(item) for item in inputs)
         self.pass_engine = PassEngine(node, context, has_position=_has_position(self))
-        if self.to_replay is not None:
-            context.shared.replays[self] = None
         set_defaults(self)
 
     # --- what an author writes
@@ -258,7 +251,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 return
             with refusing_misfits(node_name(self.node)):
                 inner = self.pass_engine.drawing(_load_own)(self, state)  # which may run code of the user's
-                if self.to_replay is not None and self.context.host.announces and self.to_replay()[1]:
+                if isinstance(self, MayReplay) and self.context.host.announces and self.to_replay()[1]:
                     announce_replay(*self.to_replay())
             for item, value in zip(self.inputs, inner):
                 item.load_state_dict(value)
@@ -281,7 +274,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if self.pass_engine.is_closed:
             return
         stream = self.pass_engine.end_stream()
-        self.context.shared.replays.pop(self, None)
+        self.context.shared.replays.pop(id(self), None)
         with ExitStack() as stack:  # all is closed, whatever a part of it raises
             for item in reversed(self.inputs):
                 stack.callback(item.close)
@@ -435,6 +428,20 @@ def refuse_taken_attributes(iterator: NodeIterator[Any]) -> None:
                 f"{type(iterator).__name__} sets self.{name}, which is a method of every NodeIterator: choose another "
                 "name"
             )
+
+
+class MayReplay(NodeIterator[T_co]):
+    """A pass that may have to make items again to resume. How many those are is announced when a state is loaded."""
+
+    replayed = False  # True if it has no state: a replay alone tells what it drew from global random states
+
+    def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
+        super().__init__(node, context, *inputs)
+        context.shared.replays[id(self)] = self
+
+    @abstractmethod
+    def to_replay(self) -> tuple[str, int]:
+        """Its name, and the number of items that would be made again to resume here."""
 
 
 class StreamOver(NodeIterator[Any]):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import GraphError, StateError
 from torchpipe.node.functional import lookup
-from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count
+from torchpipe.node.iterator import MayReplay, NodeIterator, is_stateful, refusing_misfits, stored_count
 from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.stop_iteration import stream_of
@@ -90,7 +90,7 @@ class _Hidden:
         self.value = value
 
 
-class ReplayIterator(NodeIterator[Any]):
+class ReplayIterator(MayReplay[Any]):
     """One pass over a node that defines ``__iter__``.
 
     If the user's iterator, or the node itself, has ``state_dict``/``load_state_dict``, that state is used. Otherwise

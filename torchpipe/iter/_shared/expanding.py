@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.node.context import Context
-from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
+from torchpipe.node.iterator import MayReplay, NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates
 from torchpipe.state.copying import copy_item, separated
@@ -36,7 +36,7 @@ class _Start:
     before: dict[int, Any]  # those of what stands before sharding points
 
 
-class ExpandingIterator(NodeIterator[T]):
+class ExpandingIterator(MayReplay[T]):
     """One pass over a node that expands each item of its only input; define :meth:`expand`.
 
     A function whose results are lists for some items and iterators for others cannot be saved within the first iterator

@@ -24,7 +24,7 @@ from torchpipe.formats.storage.content import Content
 from torchpipe.formats.storage.streams import StreamWrapper
 from torchpipe.formats.text import Lines
 from torchpipe.node.context import Context
-from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
+from torchpipe.node.iterator import MayReplay, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.pass_copy import has_state
 from torchpipe.node.stop_iteration import stream_of
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
@@ -154,7 +154,7 @@ class Opened:
         return made
 
 
-class SeveralOpenIterator(NodeIterator[R]):
+class SeveralOpenIterator(MayReplay[R]):
     """Base of their passes: say what is open in :meth:`those_open`, pull by :meth:`next_of`."""
 
     keeps_items = True

@@ -249,7 +249,7 @@ class SharedPass(NodeIterator[Any]):
     # --- state
 
     def state_dict(self) -> dict[str, Any]:
-        for item in self.context.shared.replays:
+        for item in self.context.shared.replaying():
             if item.replayed and self.node in walk(item.node):
                 raise StateError(
                     f"{node_name(item.node)} reads a branch of {node_name(self.node)} and has no state: it would be "
