@@ -94,17 +94,3 @@ def test_each_form_with_arguments_has_rows_or_takes_nothing_wrong(kind: str) -> 
     takes = {form for form, cls in forms_of(kind).items() if others_of(cls)}
     assert takes - have == {*NOTHING_WRONG[kind]}.union(*(ring.NOTHING_WRONG for ring in rings))
     assert have <= set(forms_of(kind))
-
-
-@pytest.mark.parametrize("kind", ["iter", "map"])
-def test_an_argument_that_is_not_taken_is_an_error_of_the_form_that_was_called(kind: str) -> None:
-    node: Any = IterableWrapper([1]) if kind == "iter" else SequenceWrapper([1])
-    wrong = []
-    for name, cls in registered(kind).items():
-        if any(item.kind is item.VAR_KEYWORD for item in inspect.signature(cls).parameters.values()):
-            continue
-        with pytest.raises(TypeError) as raised:
-            getattr(node, name)(no_argument=1)
-        if not str(raised.value).startswith(f"{name}() "):
-            wrong.append(str(raised.value))
-    assert not wrong

@@ -6,7 +6,6 @@ Runs in every process. The typed view that editors and type checkers see is gene
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -100,27 +99,11 @@ def _class_of(kind: str, name: str) -> type | None:
 
 def _form(cls: type, name: str, node: Any) -> Callable[..., Any]:
     def build(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return cls(node, *args, **kwargs)
-        except TypeError:
-            _check_arguments(cls, name, node, *args, **kwargs)
-            raise
+        return cls(node, *args, **kwargs)
 
     build.__name__ = name
     build.__doc__ = cls.__doc__
     return build
-
-
-def _check_arguments(cls: type, name: str, *args: Any, **kwargs: Any) -> None:
-    """Raises: TypeError for those that ``cls`` does not take, under the ``name`` that the user has written: its
-    ``__init__`` may be that of a class that nobody knows.
-    """
-    taken = inspect.signature(cls)
-    try:
-        taken.bind(*args, **kwargs)
-    except TypeError as error:
-        plain = [item.replace(annotation=item.empty) for item in taken.parameters.values()]
-        raise TypeError(f"{name}() {error}: it makes {cls.__name__}{inspect.Signature(plain)} of the node") from None
 
 
 def _registered_with_torch(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
