@@ -213,7 +213,10 @@ def test_a_state_saved_where_a_loop_is_left_is_told_to_go_another_way(
         loader.shutdown()
     if not inside:
         loader.state_dict()
-    with pytest.warns(UserWarning, match=r"leave the loop, call loader\.set_epoch\(loader\.epoch\), and save then"):
+    with pytest.warns(
+        UserWarning,
+        match=r"let go of its iterator, call loader\.set_epoch\(loader\.epoch\), and save then",
+    ):
         iter(loader)
 
 

@@ -587,3 +587,14 @@ def test_L2_nodes_of_a_users_over_branches(graph: Any, workers: int | None) -> N
             with make_loader(graph(), make_service(None, 2, every=1)) as loader:
                 loader.load_state_dict(state)
                 assert found + text_of(loader) == expected
+
+
+def test_passes_that_may_replay_are_listed_while_others_open_and_close_them() -> None:
+    first = iterate(Plain(IterableWrapper(range(3))))
+    shared, passes = first.context.shared, [first]
+    for found in shared.replaying():
+        assert found is first
+        passes.append(first.context.iterate(first.node))  # as another thread does meanwhile
+    assert shared.replaying() == passes
+    passes.pop().close()
+    assert shared.replaying() == passes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from torch.utils.data import IterableDataset
 
 from torchpipe import DataLoader
-from torchpipe.errors import StateMismatchError
 
 EVERYWHERE: dict[str, dict[str, Any]] = {
     "in process": {},
@@ -18,9 +16,7 @@ EVERYWHERE: dict[str, dict[str, Any]] = {
     "processes that persist": {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
     "threads": {"num_workers": 2, "worker_method": "thread"},
 }
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::torchpipe.errors.ReplayWarning", "ignore:the state is of a run", "ignore:a state was saved where"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning", "ignore:the state is of a run")
 
 
 class Level(IterableDataset[int]):
@@ -129,134 +125,6 @@ def test_L2_loading_its_own_state_leaves_what_cannot_be_taken_down(there: str, l
             assert plain(loader) == [[1200, 1207], [1214, 1221], [1228, 1235]]
 
 
-class Placed(Level):
-    """Has a state that says where in a pass it stands."""
-
-    at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.passes += not self.at
-        while self.at < 6:
-            self.at += 1
-            yield 1000 * self.level + 100 * self.passes + self.at - 1
-        self.at = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"passes": self.passes, "at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-
-class Stored(Placed):
-    """Has a state with the level in it."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"level": self.level}
-
-
-def dropped(loader: Any) -> None:
-    iter(loader)
-
-
-def superseded(loader: Any) -> None:
-    _ = iter(loader), iter(loader)
-
-
-def dropped_and_told(loader: Any) -> None:
-    stream = iter(loader)
-    loader.set_epoch(7)
-    del stream
-
-
-UNREAD: list[Callable[[Any], None]] = [dropped, superseded, dropped_and_told]
-
-
-@pytest.mark.parametrize("device", [None, "cpu"])
-@pytest.mark.parametrize("ran", [False, True])
-@pytest.mark.parametrize("loads", [False, True])
-@pytest.mark.parametrize("leave", UNREAD)
-@pytest.mark.parametrize("kind", [Plain, Level, Placed, Stored])
-def test_L1_L2_what_is_set_behind_an_iterator_that_nobody_has_read_counts(
-    kind: type[Level], leave: Callable[[Any], None], loads: bool, ran: bool, device: str | None
-) -> None:
-    def make() -> tuple[Level, Any]:
-        dataset = kind()
-        return dataset, DataLoader(dataset, 2, device=device)
-
-    dataset, loader = make()
-    if ran:
-        plain(loader)
-    if loads:
-        iter(loader)  # in the midst of beginning
-        state = loader.state_dict()
-        dataset, loader = make()
-        loader.load_state_dict(state)
-    leave(loader)
-    dataset.level = 3
-    state, expected = loader.state_dict(), plain(loader)
-    assert expected[0] == [first := 3000 + (0 if kind is Plain else 100 * (1 + ran)), first + 1]
-    for _ in range(2):
-        other_dataset, other = make()
-        other.load_state_dict(state)
-        assert other_dataset.level == 3
-        state = other.state_dict()
-        assert plain(other) == expected
-
-
-@pytest.mark.parametrize("device", [None, "cpu"])
-@pytest.mark.parametrize("looks", [False, True])
-@pytest.mark.parametrize("cut", [1, 2])
-@pytest.mark.parametrize("size", [2, 4])  # batches: behind the second one of 4, which is not full, the pass is over
-@pytest.mark.parametrize("kind", [Plain, Level, Placed, Stored])
-def test_L2_a_loaded_epoch_that_is_left_out_is_led_on_before_the_user_sets_anything(
-    kind: type[Level], size: int, cut: int, looks: bool, device: str | None
-) -> None:
-    def make() -> tuple[Level, Any]:
-        dataset = kind()
-        return dataset, DataLoader(dataset, size, device=device)
-
-    def left_out(dataset: Level, loader: Any) -> tuple[Any, list[Any]]:
-        loader.set_epoch(5)
-        dataset.level = 3
-        return loader.state_dict(), plain(loader)
-
-    dataset, loader = make()
-    plain(loader)
-    stream = iter(loader)
-    for _ in range(cut):
-        next(stream)
-    middle = loader.state_dict()
-    del stream
-    _, expected = left_out(dataset, loader)
-    dataset, loader = make()
-    loader.load_state_dict(middle)
-    if looks:
-        iter(loader)
-    state, found = left_out(dataset, loader)
-    assert found == expected
-    _, loader = make()
-    loader.load_state_dict(state)
-    assert plain(loader) == expected
-
-
-def test_L7_what_is_set_before_set_epoch_and_changes_what_was_handed_out_is_refused() -> None:
-    loader: Any = DataLoader(Level())
-    stream = iter(loader)
-    for _ in range(2):
-        next(stream)
-    state = loader.state_dict()
-    loader = DataLoader(dataset := Level())
-    loader.load_state_dict(state)
-    dataset.level = 3
-    with pytest.raises(StateMismatchError, match="does not give again what it gave") as raised:
-        loader.set_epoch(1)
-    assert "set it behind that" in raised.value.__notes__[-1]
-    dataset.level = 0
-    loader.set_epoch(1)
-    assert plain(loader)[0] == [200]
-
-
 class Deep(Level):
     """Has what makes its samples in an object that a list holds, and in a dict."""
 
@@ -291,22 +159,3 @@ def test_L1_a_peek_leaves_what_no_state_holds_at_any_depth(place: str, loads: bo
     peeked = loader.peek().tolist()
     assert (dataset.holders, dataset.named, vars(dataset.holders[0])) == before
     assert plain(loader)[0] == peeked == ([200, 201] if place == "list" else [1400, 1407])
-
-
-@pytest.mark.parametrize("there", EVERYWHERE)
-def test_L7_what_workers_that_persist_do_not_hear_is_told_once_by_name(there: str) -> None:
-    dataset = Plain()
-    vars(dataset).update(scale=1.5, _counted=0, holder=[])
-    with warnings.catch_warnings(record=True) as told, DataLoader(dataset, 2, **EVERYWHERE[there]) as loader:
-        warnings.simplefilter("always")
-        for epoch in range(3):
-            plain(loader)
-            dataset._counted, dataset.scale = epoch, 3.0 / 2  # type: ignore[attr-defined]
-            if there != "threads":  # which refuse that
-                dataset.holder.append(epoch)  # type: ignore[attr-defined]
-        for level in (1, 2):
-            dataset.level, dataset.make = level, lambda number: number
-            plain(loader)
-    found = [str(warning.message) for warning in told if "workers that persist" in str(warning.message)]
-    assert len(found) == (there == "processes that persist")
-    assert all("(level, make) does not reach them" in text for text in found)

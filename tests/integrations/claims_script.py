@@ -63,14 +63,20 @@ def open_claims(folder: Path) -> list[Any]:
     return found
 
 
-def refused() -> list[str]:
-    """What loaders say whose ranks begin epochs together."""
-    told = []
-    for loader in (
+def loaders_that_wait() -> list[Any]:
+    """Loaders whose ranks begin epochs together."""
+    graph = IterableWrapper(range(16)).sharding_filter()
+    return [
         DataLoader(list(range(16)), 1, distributed=True),
-        DataLoader(graph := IterableWrapper(range(16)).sharding_filter(), 1),
+        DataLoader(graph, 1),
         DataLoader2(graph, reading_service=DistributedReadingService(TIMEOUT_S)),
-    ):
+    ]
+
+
+def refused(loaders: list[Any]) -> list[str]:
+    """What they say."""
+    told = []
+    for loader in loaders:
         try:
             loader.claims()
         except ValueError as error:
@@ -83,7 +89,8 @@ def main(folder: Path, rank: int) -> None:
     dist.init_process_group(
         "gloo", f"file://{folder / 'store'}", timedelta(seconds=TIMEOUT_S), rank=rank, world_size=RANKS
     )
-    (folder / f"{rank}.json").write_text(json.dumps([open_claims(folder), refused()]))
+    loaders = loaders_that_wait()  # until the end: a rank that lets go of its connection breaks one that still connects
+    (folder / f"{rank}.json").write_text(json.dumps([open_claims(folder), refused(loaders)]))
     end_together(folder, rank, RANKS)
 
 

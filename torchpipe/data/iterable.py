@@ -19,6 +19,7 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, read_infos, set_worker_info
 from torchpipe.data.nodes import seed_worker
+from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import ReplicatedSourceWarning, StateError, StateMismatchError
 from torchpipe.execution.figures import ServiceFigures
@@ -41,7 +42,6 @@ __all__ = [
     "WorkersOwn",
     "batch_graph",
     "check_ranks",
-    "dataset_begin",
     "saved_shards",
 ]
 
@@ -90,10 +90,12 @@ class WorkersOwn(IterDataPipe[Any]):
         workers: bool,
         as_torch: bool,
         base_seed: int,
+        begins: list[dict[str, Any]] | None = None,
         kept: ObjectTracker | None = None,
     ) -> None:
         self.datapipe = datapipe
         self.dataset = dataset
+        self.begins = begins
         self.kept = kept  # of the dataset, which is used in place: what a pass leaves in it, the next one finds
         self.workers = workers
         self.as_torch = as_torch
@@ -108,15 +110,13 @@ class WorkersOwn(IterDataPipe[Any]):
         """A pass has given its first item."""
         self._ran = (context.seed, context.epoch), encode(self.assumption())
 
-    def begins_again(self, seed: int, epoch: int, assumed: Saved) -> bool:
-        """False where that pass was run here, and the dataset is as it was behind the first item, or as the pass has
-        left it, but for what the user has set since. That counts too where the pass is still to come.
+    def begins_again(self, seed: int, epoch: int) -> bool:
+        """False where that pass was run here, and the dataset is as it was behind the first item, or the user has
+        changed it since the pass was closed.
         """
         kept, now = self.kept, encode(self.assumption())
-        if self._ran == ((seed, epoch), now):
+        if self._ran == ((seed, epoch), now) or (kept is not None and kept.closed not in (None, now)):
             return False
-        if kept is not None and kept.closed not in (None, now):
-            return kept.closed == encode(assumed)
         if kept is not None:
             put(kept, [], compares=False)
         return True
@@ -173,12 +173,16 @@ class _OwnIterator(NodeIterator[Any]):
         with self._as_worker():
             super().close()  # first: a generator of the user's may change the dataset as it is closed
         if ends and self.node.kept is not None:
-            self.node.kept.closed = encode(self.node.assumption())
+            self.node.kept.closed, self.node.kept.begun = encode(self.node.assumption()), None
 
     def run(self) -> Iterator[Any]:
         node, context = self.node, self.context
         if node.as_torch and not self.begun:
             seed_worker(node.base_seed, context.local_shard)
+        begins = None if node.begins is None or self.begun else node.begins[0]["dataset"]
+        if begins is not None:  # a dataset may have nothing to say before its first pass
+            with self._as_worker():
+                load_into(node.dataset, begins)
         # What goes on may have asked in a pass before
         looks = self._workers > 1 and not self.begun and not isinstance(node.dataset, TorchIterDataPipe)
         first, self.begun = not self.begun, True
@@ -233,18 +237,21 @@ def batch_graph(
     workers: int,
     as_torch: bool,
     base_seed: int,
+    begins: list[dict[str, Any]] | None = None,
     kept: ObjectTracker | None = None,
 ) -> IterDataPipe[Any]:
     """The graph that makes batches of ``dataset``, which divides itself: a graph of nodes, or any other by workers.
 
-    ``workers``: how many those are; 0 where the user's own process is none. ``kept``: as the dataset was made, where it
-    has been used since.
+    ``workers``: how many those are; 0 where the user's own process is none. ``begins``: with what a dataset that has a
+    state begins. ``kept``: as the dataset was made, where it has been used since.
     """
     graph: Any = dataset
     if not isinstance(dataset, TorchIterDataPipe):
         source = _Source(dataset, deepcopy=False)
         kept = kept or kept_of(dataset)
-        graph = WorkersOwn(source, dataset, workers=workers > 0, as_torch=as_torch, base_seed=base_seed, kept=kept)
+        graph = WorkersOwn(
+            source, dataset, workers=workers > 0, as_torch=as_torch, base_seed=base_seed, begins=begins, kept=kept
+        )
     elif not isinstance(dataset, IterDataPipe):
         graph = _Source(dataset)
         if workers and divides_itself(dataset, workers):
@@ -264,15 +271,6 @@ def saved_shards(saved: dict[str, Any] | None) -> tuple[int, bool] | None:
     return shards, saved.get("workers") is True
 
 
-def dataset_begin(dataset: Any, key: tuple[int, int, int]) -> list[dict[str, Any]] | None:
-    """The state of a dataset that a single shard is going to read here: with the global random states that it is going
-    to see, which may be part of it. None: before its first ``iter()``, it may have none to tell.
-    """
-    with suppress(Exception):
-        return [{"dataset": copy.deepcopy(GlobalRandom(key).within(dataset.state_dict)), "iterator": None}]
-    return None
-
-
 def check_ranks(saved: dict[str, Any], rank: int, world_size: int) -> None:
     """Raises: StateMismatchError for the state of another rank's stream."""
     theirs = saved.get("ranks", [0, 1])
@@ -287,8 +285,9 @@ class IterableBatches(StreamHanding, Batches):
     """``start.delivered`` batches are before the first; ``start.state`` is what :meth:`position` gave.
 
     ``service`` has been given the graph; it is ended with the epoch, unless ``keeps``: its workers are to persist.
-    ``goes_on``: it is used in the next epoch as this one leaves it. ``here``: the dataset, if it has a state and is
-    read in this process, by the loop itself: whoever has used it up goes back to where it was before the first batch.
+    ``begins``: what a state says that the dataset begins with. ``goes_on``: it is used in the next epoch as this one
+    leaves it. ``here``: the dataset, if it has a state and is read in
+    this process, by the loop itself: whoever has used it up goes back to where it was before the first batch.
     ``stands``: where the stream begins before its first batch, in which what the user has set since counts.
     """
 
@@ -299,12 +298,12 @@ class IterableBatches(StreamHanding, Batches):
         *,
         workers: bool,
         keeps: bool = False,
+        begins: list[dict[str, Any]] | None = None,
         here: Any = None,
         goes_on: bool = False,
         stands: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
-        self._here = here
-        self._begins: list[dict[str, Any]] | None = None  # what it said when the first batch was asked for
+        self._begins = begins
         self._goes_on = goes_on
         self._stands = stands
         self._start = start
@@ -314,6 +313,12 @@ class IterableBatches(StreamHanding, Batches):
         self._shards = start.num_shards
         self._seed = start.seed
         self._ranks = [start.rank, start.world_size]
+        if begins is None and here is not None:
+            # With the global random states that it is going to see, which may be part of its state; before its first
+            # iter(), it may have none to tell
+            with suppress(Exception):
+                told = GlobalRandom((start.seed, start.epoch, start.rank)).within(here.state_dict)  # a single shard's
+                self._begins = [{"dataset": copy.deepcopy(told), "iterator": None}]
         super().__init__(service.initialize_iteration(start), start.delivered)
 
     def merges(self) -> tuple[MergeStats, ...]:
@@ -329,17 +334,7 @@ class IterableBatches(StreamHanding, Batches):
             position["ranks"] = self._ranks
         if self.number:
             return position
-        begins = self._begins if self._here is None else self._begin_now()
-        return position if begins is None else position | {"begins": begins}
-
-    def fill(self) -> list[Any]:
-        if self._here is not None:
-            self._begins = self._begin_now()
-            self._here = None
-        return super().fill()
-
-    def _begin_now(self) -> list[dict[str, Any]] | None:
-        return dataset_begin(self._here, (self._seed, self._start.epoch, self._start.rank))
+        return position if self._begins is None else position | {"begins": self._begins}
 
     @property
     def processes(self) -> list[Any]:
@@ -351,11 +346,6 @@ class IterableBatches(StreamHanding, Batches):
 
     def between(self, position: dict[str, Any]) -> list[Cursor] | None:
         return None if self._merge is None or not self._goes_on else self._merge.between(position["stream"])
-
-    def start(self) -> None:
-        """Let its shards stand where the first batch follows."""
-        if self._merge is not None:
-            self._merge.start()
 
     def close(self) -> None:
         super().close()

@@ -25,7 +25,6 @@ from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
-from torchpipe.data.nodes import attributes_of, changed_since
 from torchpipe.data.order.between_epochs import (
     Carried,
     between_epochs,
@@ -58,7 +57,7 @@ from torchpipe.data.position import (
     write,
 )
 from torchpipe.data.ranks.batches import RankedSampler, Ranks, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.streams import begin_stream, lanes_behind, lead_on, put_dataset, since_loaded
+from torchpipe.data.streams import begin_stream, lanes_behind, put_dataset
 from torchpipe.data.workers import WorkerMethod
 from torchpipe.device import resolve
 from torchpipe.execution.limits import OnDeath, Restart
@@ -73,7 +72,6 @@ from torchpipe.node.describe import describe_bound
 from torchpipe.node.identity import Identity, identity_of_data
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.opaque_warnings import OpaqueWarnings
-from torchpipe.node.user_warnings import warn_user
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.rings import from_ring, is_installed
@@ -235,7 +233,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
-        self._given: list[Any] = []  # the attributes that its dataset had when they began
         self._shared: ObjectTracker | None = None  # a dataset that threads share, as the epoch before found it
         self._carried = Carried()
         self._last_samplers = Samplers(self._present_sampler, self.generator, keeps_seed=self.persistent_workers)
@@ -331,8 +328,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
             load_into(self._plain_dataset(), dataset)
         lanes = lanes_behind(self, loaded) if self._is_iterable else None
         announce_leading(lanes)
-        if lanes is not None and loaded.delivered and not self._division[1]:
-            lanes = lead_on(self, loaded, lanes)
         self._carried = replace(self._carried, lanes=lanes)
 
     def _tell_samplers(self, epoch: int) -> None:
@@ -573,8 +568,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         live = self._live
         with nullcontext() if live is None else live.lock, own_states_in_place():
             position = self._epochs.position(lambda epoch: Position(epoch=epoch, delivered=0))
-            if self._is_iterable and self._live is None:
-                position = since_loaded(self, position)
             looked_at = self._epochs.begun and isinstance(self._epochs.form, Loaded)  # iter() goes back to there
             if self._live is None and not looked_at:
                 position = replace(position, now=None)  # others may have drawn since
@@ -633,7 +626,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if (division := saved_shards(position.batches if self._is_iterable else None)) is not None:
             keep_division(self, *division)
         if self._is_iterable:
-            put_dataset(self, position, again=again)
+            put_dataset(self, position)
 
     def _read_state(self, state: Any, allow_pickle: bool, allow_other_data: bool = False) -> Position | None:
         """None for ``{}``. Raises: as :meth:`load_state_dict`."""
@@ -676,19 +669,6 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
         if ranks is not None:
             ranks.close()
 
-    def _keep_pool(self, pool: Any) -> None:
-        """Let workers persist, with the dataset as it was when they began, and say what does not reach them."""
-        if self._pool is not pool:
-            self._pool, self._given = pool, attributes_of(self._plain_dataset())
-        elif not self._reads_here and (unheard := changed_since(self._given)):
-            self._given = []  # told
-            warn_user(
-                "workers that persist have the dataset as it was when they began: what has been set since then "
-                f"({', '.join(unheard):.200}) does not reach them. Tell them by a tensor in shared memory, or leave "
-                "persistent_workers=False",
-                UserWarning,
-            )
-
     def _end_workers(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -713,7 +693,7 @@ class DataLoader(Driven, NamesForTools, Observable, TorchDataLoader[T_co]):
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_pool", "_given", "_shared", "_ranks", "_observed", "driver", "_windows")))
+        kept.update(dict.fromkeys(("_pool", "_shared", "_ranks", "_observed", "driver", "_windows")))
         return kept
 
     def __copy__(self) -> Self:

@@ -38,15 +38,7 @@ from torchpipe.node.iterator import NodeIterator, is_stateful
 from torchpipe.randomness.global_random import BatchRandom, RandomStates, may_change_states
 from torchpipe.stats.tracing import Tracing
 
-__all__ = [
-    "FetchAssigned",
-    "InitWorker",
-    "attributes_of",
-    "changed_since",
-    "put_attributes",
-    "seed_as_torch",
-    "seed_worker",
-]
+__all__ = ["FetchAssigned", "InitWorker", "attributes_of", "put_attributes", "seed_as_torch", "seed_worker"]
 
 
 def seed_as_torch(base_seed: int, worker: int) -> None:
@@ -156,19 +148,6 @@ def attributes_of(dataset: Any) -> list[tuple[Any, dict[str, Any]]]:
             held = value if isinstance(value, list | tuple) else (value,)
             left += [item for item in held if isinstance(item, Dataset)]
     return list(found.values())
-
-
-def changed_since(attributes: list[tuple[Any, dict[str, Any]]]) -> list[str]:
-    """The names of public attributes that are others than :func:`attributes_of` gave."""
-    found = set()
-    for owner, then in attributes:
-        now = vars(owner)
-        found |= {name for name in then.keys() | now.keys() if not _is_equal(then.get(name), now.get(name))}
-    return sorted(name for name in found if name[0] != "_")
-
-
-def _is_equal(old: Any, new: Any) -> bool:
-    return old is new or (type(old) is type(new) and isinstance(old, int | float | str) and old == new)
 
 
 # In a worker process: the global random states that its shards begin with, and what get_worker_info() says to each

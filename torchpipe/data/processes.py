@@ -70,8 +70,8 @@ def begin_assigned(
             steps=2,  # reading and collating
             budget=loader._budget,
         )
-    if loader.persistent_workers:
-        loader._keep_pool(pool)
+        if loader.persistent_workers:
+            loader._pool = pool
     pool.measure_nodes(loader.measuring)
     start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
     with ending_what_fails(pool, keeps=loader.persistent_workers):

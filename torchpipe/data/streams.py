@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data import processes, threads
-from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, dataset_begin, saved_shards
+from torchpipe.data.batches import Batches
+from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
 from torchpipe.data.nodes import InitWorker
 from torchpipe.data.order.between_epochs import lanes_now, start_at
-from torchpipe.data.order.samplers import load_into
 from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, rank_and_ranks
-from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.execution.shard import assumed_at, behind, leads
@@ -33,10 +33,10 @@ from torchpipe.values import put
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["begin_stream", "goes_on", "lanes_behind", "lead_on", "put_dataset", "since_loaded"]
+__all__ = ["begin_stream", "goes_on", "lanes_behind", "put_dataset"]
 
 
-def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) -> IterableBatches:
+def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
     """The batches of ``epoch``, or what ``saved`` says is left of it, by the loader's workers."""
     dataset = loader._plain_dataset()
     position = None if saved is None else saved.batches
@@ -45,6 +45,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     if service is not None and (position is not None or service.default_num_shards != shards):
         loader._end_workers()  # they have gone on since, and their number belongs to the stream
         service = None
+    begins = None if position is None else position.get("begins")
     keeps = loader.persistent_workers and loader._samplers.keeps_seed and loader.worker_method != "thread"
     rank, world_size = rank_and_ranks(dataset)
     if position is None:
@@ -53,9 +54,9 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         seed = stored_count(position, "seed", (1 << 63) - 1)
         check_ranks(position, rank, world_size)
     if service is None:
-        service = _service(loader, dataset, shards, workers, seed)
+        service = _service(loader, dataset, shards, workers, seed, begins)
     if keeps:
-        loader._keep_pool(service)
+        loader._pool = service
     loader._carried = replace(loader._carried, base_seed=seed)
     service.measuring = loader.measuring
     # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch
@@ -71,7 +72,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         in_order=loader.in_order,
     )
     of_users = not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe)
-    here = dataset if of_users and (start.state is None or "begins" in (position or {})) else None
+    here = dataset if of_users and start.state is None else None
     if (kept := loader._samplers.dataset) is not None:
         kept.begun = None  # by this pass; the last one may have been struck as it was closed
     try:
@@ -80,6 +81,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             start,
             workers=workers,
             keeps=keeps,
+            begins=begins,
             here=here,
             goes_on=goes_on(loader),
             stands=partial(_stands, loader, start.state),
@@ -110,43 +112,12 @@ def lanes_behind(loader: DataLoader[Any], left: Position) -> list[Cursor] | None
     ]
 
 
-def lead_on(loader: DataLoader[Any], left: Position, lanes: list[Cursor]) -> list[Cursor]:
-    """Make again, in this process, what was handed out of a loaded epoch, whose rest will not be read: the dataset
-    stands behind that then, as after a ``break`` there. ``lanes``, which would lead the next pass: what it begins with.
-    """
-    leading = (left.batches or {}) | {"stream": Rotation(tuple(lanes), (0,), 0).to_state()}
-    batches = begin_stream(loader, left.epoch, replace(left, delivered=0, batches=leading))
-    try:
-        batches.start()
-    except StateMismatchError as error:
-        error.add_note("torchpipe: what was set in the dataset before set_epoch() counts in these: set it behind that")
-        raise
-    finally:
-        batches.close()
-    return lanes_now(loader) or lanes
-
-
-def since_loaded(loader: DataLoader[Any], loaded: Position) -> Position:
-    """``loaded``, with what the user has set since in a dataset of this process, if nothing was handed out before."""
-    kept, batches, dataset = loader._samplers.dataset, loaded.batches, loader._plain_dataset()
-    if kept is None or kept.closed is None or batches is None or loaded.delivered or loader._division[1]:
-        return loaded
-    now = kept.now()
-    if encode(now) == kept.closed or leads(Rotation.from_state(batches["stream"], 1).cursors[0]):
-        return loaded
-    batches = batches | {"stream": Rotation((start_at(now),), (0,), 0).to_state()}
-    if "begins" in batches:
-        told = dataset_begin(dataset, (batches["seed"], loaded.epoch, rank_and_ranks(dataset)[0]))
-        batches = batches | {"begins": told or batches["begins"]}
-    return replace(loaded, batches=batches)
-
-
-def put_dataset(loader: DataLoader[Any], loaded: Position, *, again: bool) -> None:
+def put_dataset(loader: DataLoader[Any], loaded: Position) -> None:
     """Put the dataset, where it is read in this process, to where the rest of a loaded epoch begins: the user may set
-    in it then what counts. ``again``: it stands there, but for that, if no pass has begun since.
+    in it then what counts.
     """
     kept, (shards, workers) = loader._samplers.dataset, loader._division
-    if kept is None or (again and kept.begun is None):
+    if kept is None:
         return
     stream = (loaded.batches or {}).get("stream")
     begins = loader._carried.lanes if stream is None else Rotation.from_state(stream, shards).cursors
@@ -157,8 +128,6 @@ def put_dataset(loader: DataLoader[Any], loaded: Position, *, again: bool) -> No
         with suppress(StateError), refusing_misfits("the dataset"):  # of another dataset: iter() says so
             for value in values:
                 put(kept, value)
-    if not workers and loaded.batches is not None and "begins" in loaded.batches:
-        load_into(loader._plain_dataset(), loaded.batches["begins"][0]["dataset"])
     kept.closed = None if workers else encode(kept.now())
 
 
@@ -175,7 +144,7 @@ def _stands(loader: DataLoader[Any], begins: dict[str, Any] | None) -> dict[str,
 def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
     """The position before the first batch, where the epoch before has left something in the workers' datasets."""
     lanes, kept = lanes_now(loader), loader._samplers.dataset
-    if kept is not None:
+    if kept is not None and kept.closed is not None:
         now = encode(kept.now())
         kept.told &= now == kept.closed
         kept.closed = now  # it stands there, with what cannot be taken down
@@ -204,7 +173,7 @@ class _InTheProcessStates(InProcessReadingService):
         return False
 
 
-def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, seed: int) -> Any:
+def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, seed: int, begins: Any) -> Any:
     graph = batch_graph(
         dataset,
         loader.batch_size,
@@ -213,6 +182,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         workers=shards if workers else 0,
         as_torch=workers and loader.worker_seeding == "torch",
         base_seed=seed,
+        begins=begins,
         kept=None if workers else loader._samplers.dataset,
     )
     if not loader._reads_here:

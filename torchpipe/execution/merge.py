@@ -255,10 +255,6 @@ class MergeIterator(NodeIterator[Any]):
             rest.count = cursor.count
         self._stretch = self._from(rotation)
 
-    def start(self) -> None:
-        """Start its shards, which otherwise begin when an item is asked for."""
-        self._merges.provider()
-
     def cursors(self) -> dict[int, Cursor]:
         """The cursors at which the lanes that go on have to start. Only before the first item."""
         begin = self._stretch.begin

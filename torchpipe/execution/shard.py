@@ -130,18 +130,10 @@ def leads(begin: Cursor) -> bool:
 
 
 def assumed_at(begin: Cursor) -> list[Any]:
-    """The values that nodes are taken to have by a pass that goes on from ``begin``, or the first that it leads on."""
+    """The values that a pass which goes on from ``begin`` takes nodes to have; none where others are led on first."""
     state = {} if begin.snapshot is None else decode(begin.snapshot, allow_pickle=True)  # checked or allowed
     with refusing_misfits("a shard"):
-        if _BEHIND in state:
-            return _assumed_before(state[_BEHIND])
-        return [assumption for _, assumption in state.get(_ASSUMPTIONS, ())]
-
-
-def _assumed_before(left: list[dict[str, Any]]) -> list[Any]:
-    """The values at the start of the first of the passes that are led on."""
-    first = Cursor.from_state(left[0])
-    return [] if first is None else assumed_at(first)
+        return [] if _BEHIND in state else [assumption for _, assumption in state.get(_ASSUMPTIONS, ())]
 
 
 def _numbers_of(where: dict[str, Any]) -> tuple[int, int]:
@@ -258,9 +250,9 @@ class Shard:
         the way, the one to begin goes on from.
         """
         with refusing_misfits(f"shard {self.spec.shard}"):
-            last, assumed = _numbers_of(left[-1]), _assumed_before(left)
+            last = _numbers_of(left[-1])
         nodes = [node for node in walk(graph) if goes_on(node)]
-        again = [node.begins_again(*last, *(assumed or [[]])) for node in nodes]  # each of them
+        again = [node.begins_again(*last) for node in nodes]  # each of them
         if any(again) or left[-1]["ended"]:
             for where in left:
                 with refusing_misfits(f"shard {self.spec.shard}"):

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torchpipe.integrations._handed import AnyLoader
 from torchpipe.integrations._ranks import check_position, group_of_position
 from torchpipe.integrations.dcp import SavedLoader
-from torchpipe.node.user_warnings import warn_user
 
 try:
     from torchtitan.components.data.loader import BaseDataLoader
@@ -35,7 +34,6 @@ class ExactDataLoader(BaseDataLoader):
     Yields ``config.epochs`` epochs, or one after the other for ever (``None``). After the last one, torchtitan ends the
     run; a step that has not got all of its batches is not made. A second pass (of a validation loader) yields as many
     again. The state is the position after the last batch that was handed out: at a checkpoint, the last one trained on.
-    Behind a state of a pass's end, the first pass has no batch, with a warning.
 
     Raises, when the loader is made: ValueError if it divides data in another way than torchtitan does.
     """
@@ -76,19 +74,13 @@ class ExactDataLoader(BaseDataLoader):
         """
 
     def __iter__(self) -> Iterator[Batch]:
-        epochs, empty, given = self.config.epochs, 0, False
+        epochs, empty = self.config.epochs, 0
         before, self._before = self._data.epoch if self._before is None else self._before, None
         while (epochs is None or self._data.epoch - before < epochs) and empty < 2:  # what is left may have no batches
             empty += 1
             for batch in self._data:
-                empty, given = 0, True
+                empty = 0
                 yield batch
-        if not given:
-            warn_user(
-                f"this pass has no batch: the state that was loaded is of the end of one (epochs={epochs}). The next "
-                "pass is a whole one: for validation, load no state, or iterate the loader once before",
-                UserWarning,
-            )
 
     def state_dict(self) -> dict[str, Any]:
         return self._data.state_dict()

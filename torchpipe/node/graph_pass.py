@@ -88,7 +88,7 @@ class GraphPass:
     _loading: dict[int, list[Following]] = field(default_factory=dict)  # thread -> what follows its load
 
     def replaying(self) -> list[MayReplay[Any]]:
-        """Those that may make items again to resume, as of now: other threads open and close such passes."""
+        """The present passes that may make items again to resume: other threads open and close some meanwhile."""
         return [item for reference in self.replays.valuerefs() if (item := reference()) is not None]
 
     @contextmanager

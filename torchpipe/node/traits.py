@@ -284,9 +284,8 @@ def has_assumption(node: Any) -> bool:
 def goes_on(node: Any) -> bool:
     """True if a pass changes it, so that the next one begins where that has ended: its ``assumption()`` says where.
 
-    ``node.begins_again(seed, epoch, assumed)`` is asked where that pass was left in its midst: True once it is as it
-    was made, or as it is ``assumed`` to begin, so that the pass can be led to there; False if it stands as the pass
-    leaves it wherever it is left.
+    ``node.begins_again(seed, epoch)`` is asked where that pass was left in its midst: True once it is as it was made,
+    so that the pass can be led to there; False if it stands as the pass leaves it wherever it is left.
     """
     return has_assumption(node) and getattr(type(node), "goes_on", False) is True
 
