@@ -387,16 +387,6 @@ def test_a_form_that_does_not_exist_is_explained() -> None:
             getattr(source, name)
 
 
-def test_an_error_within_a_property_is_the_propertys_own() -> None:
-    class Sized(IterableWrapper[int]):
-        @property
-        def size(self) -> int:
-            return int(self.nothing_there)
-
-    with pytest.raises(AttributeError, match="Sized has no attribute or functional form 'nothing_there'"):
-        Sized([1]).size  # noqa: B018
-
-
 def test_a_generator_is_refused_with_the_way_out() -> None:
     with pytest.raises(NotSerializableError, match="give an object whose __iter__ starts it"):
         DataLoader2(

@@ -370,24 +370,6 @@ def test_L2_a_state_is_taken_without_opening_what_was_not_reached_yet(graph: Any
                 assert text_of(resumed) == expected[position:]
 
 
-def test_L2_what_a_node_reads_when_a_state_opens_it_is_shared_with_one_that_is_loaded_later() -> None:
-    """Both branches are read whole as a state is put back: before the second one has its state, none may begin."""
-
-    def loader() -> Any:
-        first, second = IterableWrapper(range(6)).fork(2)
-        graph = ShufflesStateful(first).mux(ShufflesStateful(second.map(draw)))
-        return make_loader(graph, make_service(None, 1, every=1))
-
-    expected = text_of(loader())
-    for position in range(len(expected)):
-        stopped, resumed = loader(), loader()
-        items = iter(stopped)
-        for _ in range(position):
-            next(items)
-        resumed.load_state_dict(stopped.state_dict())
-        assert text_of(resumed) == expected[position:]
-
-
 @pytest.mark.parametrize("graph", [opened_late, opened_late_over_a_branch])
 def test_L4_a_worker_that_dies_before_a_node_is_reached(graph: Any) -> None:
     expected = oracle(graph(Shuffles), 2, epochs=2)

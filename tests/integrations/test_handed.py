@@ -7,7 +7,6 @@ import random
 import warnings
 import weakref
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -177,25 +176,6 @@ def test_L6_who_made_the_function_ends_with_the_last_reference() -> None:
         assert reference() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("kind", sorted(LOADERS.keys() - {"graph", "rollover"}))  # of which the length is known
-def test_L1_a_run_that_asks_for_no_end_is_followed_by_another_one_all_the_same(kind: str) -> None:
-    def run(asks: bool) -> list[list[int]]:
-        torch.manual_seed(0)
-        data: Handed[Any] = Handed(LOADERS[kind]())
-        found = []
-        for _ in range(2):
-            data.restart()
-            for epoch in range(2):
-                data.set_epoch(epoch)
-                batches = iter(data)
-                found += [list(map(int, batch)) for batch in (batches if asks else islice(batches, len(data)))]
-            data.shutdown()
-        return found
-
-    with torch.random.fork_rng(devices=[]):
-        assert run(asks=False) == run(asks=True)
 
 
 @pytest.mark.parametrize("kind", LOADERS)

@@ -175,10 +175,3 @@ def test_L2_random_numbers_drawn_for_what_is_kept_are_the_keys() -> None:
             found = [next(items) for _ in range(3)]
             resumed.load_state_dict(stopped.state_dict())
             assert [found + list(resumed), list(resumed)] == expected[1:]
-
-
-@pytest.mark.parametrize("told", [3, 12])
-def test_L7_an_input_of_another_length_than_it_says_is_an_error(told: int) -> None:
-    node = IterableWrapper([(key, key) for key in range(8)]).set_length(told).to_map_datapipe()
-    with pytest.raises(ValueError, match=rf"has {told} items, and yields 8: give set_length\(\) the true number"):
-        list(DataLoader2(node.to_iter_datapipe()))

@@ -183,8 +183,8 @@ REFUSALS: list[Refusal] = [
         what="`to_map_datapipe` behind a wrong `set_length`",
         when=lambda chain: _names(chain, "set_length") and bool(_places(chain, "collects")),
         example="IterableWrapper:0 | set_length:2 | enumerate:0 | to_map_datapipe:0 | to_iter_datapipe:0",
-        error=ValueError,
-        text="give set_length() the true number",
+        error=IndexError,
+        text="is invalid for IterToMapConverter",
         always=False,
     ),
     Refusal(

@@ -223,12 +223,9 @@ class Handed(Generic[T]):
         self._epoch = None
 
     def shutdown(self) -> None:
-        """End the loader's processes and threads, if it has been made, and the pass if it is at its end. Idempotent."""
+        """End the loader's processes and threads, if it has been made. Idempotent."""
         if self._made is not None:
-            try:
-                self._find_end()
-            finally:
-                self._made.shutdown()
+            self._made.shutdown()
 
 
 class Counted(Handed[T]):

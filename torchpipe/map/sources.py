@@ -43,8 +43,7 @@ class IterToMapConverter(MapDataPipe[Any]):
     the graph goes to worker processes goes with it; else each reads for itself.
 
     Raises: TypeError if ``datapipe`` is no iterable node or ``key_value_fn`` no function; GraphError if it is divided
-    among shards; while reading, TypeError and ValueError for what are no pairs, ValueError for an input of another
-    length than it says; IndexError for a key that is not there.
+    among shards; while reading, TypeError and ValueError for what are no pairs; IndexError for a key that is not there.
     """
 
     def __init__(self, datapipe: IterDataPipe[Any], key_value_fn: Callable[[Any], Any] | None = None) -> None:
@@ -74,21 +73,14 @@ class IterToMapConverter(MapDataPipe[Any]):
 
     def _read(self) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
-        told, number = self._length_of_input(), 0
         context = Context.for_graph(self.source, seed=0, host=Host(threads=False))  # which would not have those states
         with context.iterate(self.source) as stream:
             for item in stream:
-                number += 1
                 key, value = self._pair(item)
                 key = as_key(key, "to_map_datapipe")
                 if key in items:
                     warn_user(f"Found duplicate key {key!r}: the last one counts. Check key_value_fn", UserWarning)
                 items[key] = value
-        if told is not None and told != number:
-            raise ValueError(
-                f"{node_name(self.source)} says that it has {told} items, and yields {number}: give set_length() the "
-                "true number"
-            )
         return items
 
     def _pair(self, item: Any) -> Any:

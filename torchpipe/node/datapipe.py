@@ -78,8 +78,6 @@ class _WithForms:
     """Finds the functional forms of a node, as it is asked for attributes that it does not have."""
 
     def __getattr__(self, name: str) -> Any:
-        if isinstance(getattr(type(self), name, None), property):
-            return object.__getattribute__(self, name)  # whose own error it was
         kind = "iter" if isinstance(self, TorchIterDataPipe) else "map"
         form = None if name.startswith("__") else lookup(kind, name, self)
         if form is None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from torchpipe.node.ownership import Keeper
@@ -18,13 +18,8 @@ from torchpipe.randomness.seeds import StreamKey
 
 if TYPE_CHECKING:
     from torchpipe.node.iterator import MayReplay
-    from torchpipe.node.pass_engine import PassEngine
 
 __all__ = ["GraphPass", "RandomBefore"]
-
-
-Following: TypeAlias = "tuple[PassEngine, Callable[[], object]]"
-"""A pass, and what it does once all iterators have their states: it may pull from what it shares with others."""
 
 
 @dataclass(eq=False)
@@ -85,17 +80,16 @@ class GraphPass:
     random: RandomBefore = field(default_factory=RandomBefore)
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
-    _loading: dict[int, list[Following]] = field(default_factory=dict)  # thread -> what follows its load
+    _loading: dict[int, list[Callable[[], object]]] = field(default_factory=dict)  # thread -> what follows its load
 
     def replaying(self) -> list[MayReplay[Any]]:
         """The present passes that may make items again to resume: other threads open and close some meanwhile."""
         return [item for reference in self.replays.valuerefs() if (item := reference()) is not None]
 
     @contextmanager
-    def loading(self) -> Iterator[list[Following]]:
-        """Meanwhile, this thread loads states of several iterators. What is in the list is called when all have theirs,
-        but for passes that are closed by then: to pull from one of them may start what they share, the shards of all
-        branches say, where each stands then.
+    def loading(self) -> Iterator[list[Callable[[], object]]]:
+        """Meanwhile, this thread loads states of several iterators. What is in the list is called when all have theirs:
+        to pull from one of them may start what they share, the shards of all branches say, where each stands then.
         """
         thread = threading.get_ident()
         if thread in self._loading:
@@ -106,9 +100,8 @@ class GraphPass:
             yield following
         finally:
             del self._loading[thread]
-        for engine, call in following:
-            if not engine.is_closed:
-                call()
+        for call in following:
+            call()
 
     @contextmanager
     def gathering(self) -> Iterator[None]:

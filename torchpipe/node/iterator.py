@@ -247,7 +247,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             if cursor is not None:
                 if cursor.snapshot is not None:
                     self.load_state_dict(decode(cursor.snapshot, allow_pickle=self.context.host.allow_pickle))
-                following.append((self.pass_engine, partial(self.drop, cursor.skip)))
+                following.append(partial(self.drop, cursor.skip))
                 return
             with refusing_misfits(node_name(self.node)):
                 inner = self.pass_engine.drawing(_load_own)(self, state)  # which may run code of the user's
@@ -374,7 +374,6 @@ def _has_position(iterator: NodeIterator[Any]) -> bool:
 
 _OF_AUTHORS = frozenset(
     {
-        "by_position",
         "close",
         "current",
         "exact_after_error",

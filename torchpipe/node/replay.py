@@ -10,13 +10,12 @@ import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import GraphError, StateError
 from torchpipe.node.functional import lookup
-from torchpipe.node.iterator import MayReplay, NodeIterator, is_stateful, refusing_misfits, stored_count
+from torchpipe.node.iterator import MayReplay, NodeIterator, is_stateful, stored_count
 from torchpipe.node.mutation_check import MutationCheck
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.stop_iteration import stream_of
@@ -205,14 +204,8 @@ class ReplayIterator(MayReplay[Any]):
             for bound, value in zip(self._bound, state["handed"], strict=True):
                 bound.begin_at(value)
             self._is_restored = state["of"] == "node"
-            with self.context.shared.loading() as following:
-                following.append((self.pass_engine, partial(self.pass_engine.drawing(self._load_user), state["user"])))
-
-    def _load_user(self, state: Any) -> None:
-        """The part of a state that is the user's own. What loads it is opened for that, which may read its input."""
-        with refusing_misfits(node_name(self.node)):
             target: Any = self._copy if self._is_restored else self._open()
-            target.load_state_dict(copy.deepcopy(state))
+            target.load_state_dict(copy.deepcopy(state["user"]))
 
     def close(self) -> None:
         if self.pass_engine.is_closed:
