@@ -72,12 +72,12 @@ class Piece(NamedTuple):
     unit: str
     start: int
     stop: int
-    stamp: Sequence[int | str | None] | None
+    stamp: Stamp | None
 
 
 def make_piece(path: str, unit: str, start: int, stop: int, stamp: Stamp | None) -> Piece:
-    """A piece, of which nothing can be changed in place: a reader behind its consumer asks for its stamp."""
-    return Piece(path, unit, start, stop, None if stamp is None else tuple(stamp))
+    """A piece whose stamp is its own: whoever gets it as an item may change it in place."""
+    return Piece(path, unit, start, stop, None if stamp is None else list(stamp))
 
 
 class PiecePlan(Sequence[Piece]):

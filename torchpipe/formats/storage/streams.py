@@ -121,7 +121,7 @@ def change_of(name: str, saved: Any, stamp: Stamp | None) -> str | None:
     """
     if saved is None or stamp is None:
         return None
-    if not (type(saved) in (list, tuple) and len(saved) == 2 and type(saved[0]) is int):
+    if not (type(saved) is list and len(saved) == 2 and type(saved[0]) is int):
         raise StateError(f"the state does not say how long {name} was, but {saved!r:.40}")
     if saved[0] != stamp[0]:
         return f"it had {saved[0]} bytes, and has {stamp[0]} now"
